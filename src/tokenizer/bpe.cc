@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 
 #include "base/check.h"
 
@@ -92,8 +91,10 @@ const Bpe::Merge* Bpe::FindMerge(int32_t left, int32_t right, bool added_allowed
 
 namespace {
 
-constexpr std::greater<uint64_t> kWorse;  // for the heap of candidates
-constexpr size_t kLeastRoom = 64;         // of a Scratch, in bytes of a word
+constexpr size_t kLeastRoom = 64;  // of a Scratch, in bytes of a word
+
+// For the heap of candidates. An object, so that it is inlined.
+constexpr auto kWorse = [](uint64_t a, uint64_t b) { return a > b; };
 
 int32_t PlaceOf(uint64_t candidate) {
   return static_cast<int32_t>(candidate);

@@ -48,10 +48,10 @@ class CountedIds {
 
   // `bytes`: of the text, which gave `tokens`.
   Status Append(std::span<const TokenId> tokens, size_t bytes) {
-    if (tokens.size() > ids_.capacity() - ids_.size()) TRY(Widen(tokens.size()));
-    ids_.insert(ids_.end(), tokens.begin(), tokens.end());
     bytes_left_ -= std::min(bytes, bytes_left_);
     bytes_done_ += bytes;
+    if (tokens.size() > ids_.capacity() - ids_.size()) TRY(Widen(ids_.size() + tokens.size()));
+    ids_.insert(ids_.end(), tokens.begin(), tokens.end());
     return {};
   }
   // Counts no longer.
@@ -63,18 +63,15 @@ class CountedIds {
   }
 
  private:
-  // Makes room for `tokens` and as many as the rest of the text will give, to judge by what came
+  // Makes room for so many and those that the rest of the text will give, to judge by what came
   // before, at first one for four bytes: a vector that doubles would have three times its tokens
   // while it is copied. No byte gives more than one.
-  Status Widen(size_t tokens) {
-    const size_t needed = ids_.size() + tokens;
-    const size_t judged = bytes_done_ == 0
-                              ? bytes_left_ / 4
-                              : static_cast<size_t>(1.05 * static_cast<double>(needed) /
-                                                    static_cast<double>(bytes_done_) *
-                                                    static_cast<double>(bytes_left_));
-    const size_t more = std::min(std::max(judged, needed / 4), bytes_left_);
-    const size_t room = needed + more + others_;
+  Status Widen(size_t needed) {
+    const double expected = ids_.capacity() == 0 ? 0.25
+                                                 : 1.05 * static_cast<double>(needed) /
+                                                       static_cast<double>(bytes_done_ + 1);
+    const auto judged = static_cast<size_t>(expected * static_cast<double>(bytes_left_));
+    const size_t room = needed + std::min(std::max(judged, needed / 4), bytes_left_) + others_;
     TRY(limits_.Take(room * sizeof(TokenId)));
     const size_t before = ids_.capacity();
     ids_.reserve(room);
