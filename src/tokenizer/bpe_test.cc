@@ -142,6 +142,19 @@ TEST(Bpe, EqualsThePlainAlgorithmOnRandomRules) {
   }
 }
 
+// Each merge makes two candidates stale and adds two: without dropping any, they would be half as
+// many again as the word's bytes.
+TEST(Bpe, StaleCandidatesTakeNoRoom) {
+  Model model;
+  model.Merge("a", "b");
+  model.Merge("b", "a");
+  model.Merge("ab", "a");
+  model.Merge("ab", "ab");
+  std::string word;
+  while (word.size() < 1000) word += "ab";
+  EXPECT_EQ(model.Encode(word), Plain(model, word));
+}
+
 TEST(Bpe, ALongWordIsNoSquare) {
   Model model;
   model.Merge("a", "a");
