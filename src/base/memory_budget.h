@@ -107,6 +107,7 @@ class MemoryClaim {
   size_t peak() const { return peak_; }
 
  private:
+  bool limits() const { return limit_ < std::numeric_limits<size_t>::max(); }
   Status Add(size_t bytes) {
     if (held_ + bytes > counted_) TRY(Count(held_ + bytes));
     held_ += bytes;
@@ -118,6 +119,14 @@ class MemoryClaim {
     const size_t more = all - counted_;
     const bool small = all <= MemoryBudget::kSmallBytes;
     const size_t of_client = small ? std::numeric_limits<size_t>::max() : budget_.of_client_;
+    const size_t most = std::min(client_ ? of_client : budget_.limit_,
+                                 small ? budget_.limit_ : budget_.limit_ - budget_.limit_ / 4);
+    if (limits() && all > most) {  // what is read of a request: waiting would not help
+      return failure_ = ResourceExhausted(
+                 "The request takes more than the {} bytes of memory that this server has for one: "
+                 "shorten it.",
+                 most);
+    }
     if (client_ && !client_->Take(more, of_client)) {
       return failure_ = Unavailable(
                  "Too many large requests of one client at once: try again when some have ended.");

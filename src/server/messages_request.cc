@@ -76,16 +76,21 @@ std::string ReadCallId(RequestFields& result, const Calls& calls) {
   return id;
 }
 
+// A message whose content is a string: most are, and need no parts.
+bool PushText(RequestFields& message, json::object& own, const char* role, json::array* messages) {
+  const json::value* whole = message.Find("content");
+  if (whole == nullptr || !whole->is_string()) return false;
+  const json::storage_ptr& storage = messages->storage();
+  json::value text = TakeText(own.at("content"), storage);
+  messages->push_back(json::object({{"role", role}, {"content", std::move(text)}}, storage));
+  return true;
+}
+
 // One message of a user may be several: results of tools have messages of their own.
 void ReadUser(RequestFields& message, json::object& own, const Calls& calls,
               json::array* messages) {
   const json::storage_ptr& storage = messages->storage();
-  const json::value* whole = message.Find("content");
-  if (whole != nullptr && whole->is_string()) {
-    json::value text = TakeText(own.at("content"), storage);
-    messages->push_back(json::object({{"role", "user"}, {"content", std::move(text)}}, storage));
-    return;
-  }
+  if (PushText(message, own, "user", messages)) return;
   const size_t before = messages->size();
   json::array texts(storage);
   const auto flush = [&] {
@@ -117,6 +122,7 @@ void ReadUser(RequestFields& message, json::object& own, const Calls& calls,
 
 void ReadAssistant(RequestFields& message, json::object& own, Calls* made, json::array* messages) {
   const json::storage_ptr& storage = messages->storage();
+  if (PushText(message, own, "assistant", messages)) return;
   json::array texts(storage), calls(storage);
   std::string thinking;
   const auto read = [&](RequestFields& block, json::object& of_block, const std::string& type) {

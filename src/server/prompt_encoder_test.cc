@@ -112,8 +112,11 @@ TEST(PromptEncoder, AShortageOfMemoryIsSaidAsWhereABodyIsRead) {
     const auto error = encoder.EncodeChat(std::move(prompt), {.memory = &claim}, &tokens, &parser);
     return error.value_or(ApiError{.status = 200});
   };
-  MemoryBudget large(size_t{1} << 20), small(50'000);
-  const ApiError too_large = refusal(large, 50'000), none_left = refusal(small, 200'000);
+  MemoryBudget budget(250'000);
+  const ApiError too_large = refusal(budget, 50'000);
+  MemoryClaim other(budget);
+  ASSERT_TRUE(other.Grow(200'000).ok());
+  const ApiError none_left = refusal(budget, 200'000);
   EXPECT_EQ(too_large.status, 413);
   EXPECT_TRUE(too_large.message.starts_with("The request takes more than 50000 bytes of memory"));
   EXPECT_EQ(none_left.status, 503);

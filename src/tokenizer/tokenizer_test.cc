@@ -250,6 +250,17 @@ TEST(Tokenizer, TokensCountWhileTheyAreFound) {
   EXPECT_EQ(claim.held(), 0u);
 }
 
+// Where a request by itself has more than a server gives one, waiting would not help.
+TEST(Tokenizer, TokensThatNeverHaveRoomAreRefusedForGood) {
+  MemoryBudget of_clients(size_t{64} << 20, size_t{1} << 20);
+  MemoryClaim claim(of_clients);
+  claim.CountFor(std::make_shared<ClientMemory>());
+  claim.SetLimit(size_t{32} << 20);
+  const Status status =
+      TinyR1().Encode(std::string(400'000, '1'), false, {.memory = &claim}).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+}
+
 // A prefix space copies the text that it stands before.
 TEST(Tokenizer, ThePrefixedTextCounts) {
   TokenizerFields fields;

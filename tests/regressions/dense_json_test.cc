@@ -177,6 +177,8 @@ TEST(DenseJson, OrdinaryBodiesTakeLittle) {
       {"items", "responses", R"({"input": [)",
        R"({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "$"}]},)",
        "]}", 16384, 5},
+      {"talk", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role":"user","content":"x"},{"role":"assistant","content":"y"},)", "]}", 8000, 7.8},
       {"messages", "messages", R"({"max_tokens": 1, "messages": [)",
        R"({"role":"user","content":"$"},)", "]}", 16384, 6},
       {"blocks", "messages", R"({"max_tokens": 1, "messages": [)",
