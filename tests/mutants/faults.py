@@ -219,6 +219,7 @@ FAULTS = [
      "tokenizer_test"),
     ("src/tokenizer/tokenizer.cc", "limits_.Take(room * sizeof(TokenId))", "Status()", "tokenizer_test"),
     ("src/tokenizer/tokenizer.cc", "ids_.capacity() == 0", "true", "tokenizer_test"),
+    ("src/base/memory_budget.h", "limits() && all > most", "false", "tokenizer_test"),
     ("src/base/memory_budget.h", "client_ && !client_->Take(more, of_client)", "false", "http_server_test HttpAccessTest.*"),
     ("src/server/refused_connections.cc", "refused_.size() >= kMost", "false", "http_server_test Refused*"),
     ("src/base/log_thread.cc", "bytes_ -= line.size();", ";", "base_test", S),
