@@ -1,6 +1,7 @@
 // Text that remembers which of its bytes come from a trusted template and which from a user.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -20,6 +21,10 @@ class SpannedText {
   SpannedText() = default;
   SpannedText(std::string_view text, bool trusted) { Append(text, trusted); }
 
+  void Reserve(size_t bytes, size_t spans) {
+    text_.reserve(bytes);
+    spans_.reserve(spans);
+  }
   void Append(std::string_view text, bool trusted) {
     if (text.empty()) return;
     text_ += text;
@@ -46,6 +51,15 @@ class SpannedText {
       at = span.end;
     }
     return slice;
+  }
+
+  // What this has of the heap at most while `other` is appended to it.
+  size_t BytesToAppend(const SpannedText& other) const {
+    const auto most = [](size_t room, size_t wanted) {
+      return wanted <= room ? room : room + std::max(2 * room, wanted);  // two, as it is moved
+    };
+    return most(text_.capacity(), text_.size() + other.text_.size()) +
+           most(spans_.capacity(), spans_.size() + other.spans_.size()) * sizeof(Span);
   }
 
   const std::string& text() const { return text_; }

@@ -4,8 +4,6 @@
 #include <cctype>
 #include <charconv>
 #include <ctime>
-#include <iterator>
-#include <limits>
 #include <new>
 #include <random>
 #include <utility>
@@ -331,59 +329,6 @@ Api::Answer Api::Completions(HttpRequest& request, const WorkLimits& limits) {
   setup.prompts = std::move(prompts);
   setup.places = std::move(places);
   return std::make_unique<CompletionGeneration>(std::move(setup));
-}
-
-HttpResponse Api::Tokenize(HttpRequest& request, const WorkLimits& limits) {
-  JsonBody body;
-  TokenizeRequest asked;
-  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
-    return ErrorResponse(*error);
-  if (auto error = ParseTokenize(body.Take(), Limits(), &asked)) return ErrorResponse(*error);
-  if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
-  std::vector<TokenId> tokens;
-  if (auto* chat = std::get_if<ChatPrompt>(&asked.prompt)) {
-    OutputParserOptions unused;
-    if (auto error = prompts_.EncodeChat(std::move(*chat), limits, &tokens, &unused))
-      return ErrorResponse(*error);
-  } else {
-    if (auto error = prompts_.EncodeText(std::get<std::string>(asked.prompt),
-                                         asked.add_special_tokens, limits, &tokens)) {
-      return ErrorResponse(*error);
-    }
-  }
-  std::string ids = "[", strings = asked.return_token_strs ? "[" : "null";
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (i % 1024 == 1023) {
-      if (const Status status = limits.Check(); !status.ok()) {
-        return ErrorResponse(TextError(status, "prompt"));
-      }
-    }
-    const char* comma = i > 0 ? "," : "";
-    fmt::format_to(std::back_inserter(ids), "{}{}", comma, Raw(tokens[i]));
-    if (!asked.return_token_strs) continue;
-    strings += comma + json::serialize(json::value(tokenizer_.Decode({&tokens[i], 1}, false)));
-  }
-  if (asked.return_token_strs) strings += "]";
-  return {.body = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":{}],)"
-                              R"("token_strs":{}}})",
-                              tokens.size(), engine_.max_model_len(), ids, strings)};
-}
-
-HttpResponse Api::Detokenize(HttpRequest& request, const WorkLimits& limits) {
-  JsonBody body;
-  DetokenizeRequest asked;
-  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
-    return ErrorResponse(*error);
-  if (auto error = ParseDetokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
-  if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
-  const auto most = static_cast<size_t>(engine_.max_model_len());
-  if (asked.tokens.size() > most) {
-    return ErrorResponse(BadParameter(
-        "tokens", fmt::format("tokens has {} ids; at most {} are allowed, the model's context: "
-                              "send them in parts",
-                              asked.tokens.size(), most)));
-  }
-  return Ok(json::object{{"prompt", tokenizer_.Decode(asked.tokens, false)}});
 }
 
 }  // namespace fathom

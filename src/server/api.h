@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -57,6 +58,8 @@ class Api {
   HttpResponse ServerInfo() const;
   Answer Completions(HttpRequest& request, const WorkLimits& limits);
   HttpResponse Tokenize(HttpRequest& request, const WorkLimits& limits);
+  HttpResponse TokensAnswer(std::span<const TokenId> tokens, bool with_strings,
+                            const WorkLimits& limits) const;
   HttpResponse Detokenize(HttpRequest& request, const WorkLimits& limits);
 
   std::optional<ApiError> CheckModel(const std::string& name) const;

@@ -167,6 +167,21 @@ TEST_F(HttpServerTest, AnswersThatNobodyReadsAreBoundedTogether) {
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
 }
 
+// They follow no body's size.
+TEST_F(HttpServerTest, AnswersAreBoundedWhileTheyAreMade) {
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{1} << 20});
+  std::string words;
+  for (int i = 0; i < 12'000; ++i) words += "\u9f98";  // a token a byte
+  const auto tokens = [&](const char* more) {
+    return Client(port_).Ask("POST", "/tokenize", R"({"prompt": ")" + words + "\"" + more + "}");
+  };
+  const Response ids = tokens("");
+  EXPECT_EQ(ids.status, 200);
+  EXPECT_EQ(ids.parsed().at("count"), ids.parsed().at("tokens").as_array().size());
+  EXPECT_TRUE(ids.parsed().at("token_strs").is_null());
+  EXPECT_EQ(tokens(R"(, "return_token_strs": true)").status, 413);
+}
+
 // Nor does building them hold up an I/O thread.
 TEST_F(HttpServerTest, LargeAnswersAreBuiltByWorkers) {
   Serve({.io_threads = 1});

@@ -137,6 +137,11 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   Result<SpannedText> text = chat_template_->Render(std::move(variables), trusted_, limits);
   if (!text.ok())
     return TextError(text.status().WithContext("the chat template"), "messages", limits);
+  BesideClaim claim(limits);
+  if (const Status room = claim.Hold(2 * text->text().size());
+      !room.ok()) {  // it, or it and a part
+    return TextError(room, "messages", limits);
+  }
   std::optional<OutputParserOptions> within;
   if (prompt.continue_final_message) {
     const auto last = FinalMessageIn(text->text(), last_content);

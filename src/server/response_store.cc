@@ -26,15 +26,16 @@ std::string ResponseStore::NewId() {
 const ResponseStore::Entry* ResponseStore::FindLocked(const std::string& owner,
                                                       const std::string& id) const {
   const auto found = by_id_.find(id);
-  if (found == by_id_.end() || found->second->owner != owner) return nullptr;
+  if (found == by_id_.end() || found->second->stored->owner != owner) return nullptr;
   return &found->second;
 }
 
 void ResponseStore::EraseLocked(Entry entry) {
-  const auto held = by_owner_.find(entry->owner);
-  held->second.bytes -= BytesOf(*entry);
-  bytes_ -= BytesOf(*entry);
-  by_id_.erase(entry->id);
+  const Stored& stored = *entry->stored;
+  const auto held = by_owner_.find(stored.owner);
+  held->second.bytes -= BytesOf(stored);
+  bytes_ -= BytesOf(stored);
+  by_id_.erase(stored.id);
   held->second.entries.erase(entry);
   if (held->second.entries.empty()) by_owner_.erase(held);
 }
@@ -60,20 +61,20 @@ void ResponseStore::Put(Stored stored) {
   bytes_ += BytesOf(stored);
   Held& held = by_owner_[stored.owner];
   held.bytes += BytesOf(stored);
-  held.entries.push_front({std::move(stored), ++uses_});
-  by_id_[held.entries.front().id] = held.entries.begin();
+  held.entries.push_front({std::make_shared<const Stored>(std::move(stored)), ++uses_});
+  by_id_[held.entries.front().stored->id] = held.entries.begin();
   MakeRoomLocked();
 }
 
-std::optional<ResponseStore::Stored> ResponseStore::Get(const std::string& owner,
-                                                        const std::string& id) {
+std::shared_ptr<const ResponseStore::Stored> ResponseStore::Get(const std::string& owner,
+                                                                const std::string& id) {
   std::lock_guard lock(mutex_);
   const Entry* found = FindLocked(owner, id);
-  if (found == nullptr) return std::nullopt;
+  if (found == nullptr) return nullptr;
   std::list<Kept>& entries = by_owner_[owner].entries;
   entries.splice(entries.begin(), entries, *found);
   entries.front().used = ++uses_;
-  return entries.front();
+  return entries.front().stored;
 }
 
 bool ResponseStore::Erase(const std::string& owner, const std::string& id) {

@@ -7,7 +7,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -33,11 +32,13 @@ class ResponseStore {
 
   // In place of what has the same id.
   void Put(Stored stored);
-  std::optional<Stored> Get(const std::string& owner, const std::string& id);
+  // Null: there is none, or it is another's.
+  std::shared_ptr<const Stored> Get(const std::string& owner, const std::string& id);
   bool Erase(const std::string& owner, const std::string& id);
 
  private:
-  struct Kept : Stored {
+  struct Kept {
+    std::shared_ptr<const Stored> stored;
     uint64_t used;  // by uses_
   };
   using Entry = std::list<Kept>::iterator;
@@ -46,7 +47,6 @@ class ResponseStore {
     size_t bytes = 0;
   };
 
-  // Null: there is none, or it is another's.
   const Entry* FindLocked(const std::string& owner, const std::string& id) const;
   void EraseLocked(Entry entry);
   void MakeRoomLocked();

@@ -15,24 +15,19 @@ constexpr size_t kCheckedBytes = size_t{16} << 10;  // between two looks at the 
 // What Bpe::Scratch needs for the longest word so far. Few texts have words of more than some
 // letters, so it is no part of what a request may take by its size.
 struct ScratchClaim {
-  ~ScratchClaim() {
-    if (limits.memory != nullptr) limits.memory->ShrinkBeside(claimed);
-  }
   Status For(size_t word_bytes) {
     constexpr size_t kMostBytes = size_t{24} << 20;
     const size_t wanted = Bpe::kScratchBytesPerByte * word_bytes;
-    if (limits.memory == nullptr || wanted <= claimed) return {};
-    const size_t most = std::min(kMostBytes, limits.memory->RoomBeside() + claimed);
+    if (limits.memory == nullptr || wanted <= claim.held()) return {};
+    const size_t most = std::min(kMostBytes, limits.memory->RoomBeside() + claim.held());
     if (wanted > most) {
       return ResourceExhausted("a word has {} bytes, more than the {} that are tokenised: break it",
                                word_bytes, most / Bpe::kScratchBytesPerByte);
     }
-    TRY(limits.memory->GrowBeside(wanted - claimed));
-    claimed = wanted;
-    return {};
+    return claim.Hold(wanted);
   }
   const WorkLimits& limits;
-  size_t claimed = 0;
+  BesideClaim claim{limits};
 };
 
 // The tokens of a text while they are found.

@@ -1,6 +1,7 @@
 // The bounds of one render.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "base/spanned_text.h"
@@ -18,7 +19,7 @@ inline constexpr size_t kCharacterWork = 8;                // for a character as
 
 class Budget {
  public:
-  explicit Budget(const WorkLimits& limits) : limits_(limits) {}
+  explicit Budget(const WorkLimits& limits) : limits_(limits), texts_(limits) {}
 
   Status Spend(size_t work) {
     if (work > left_) {
@@ -37,16 +38,35 @@ class Budget {
     if (bytes > kMaxTextBytes) {
       return ResourceExhausted("the template makes a text of more than {} bytes", kMaxTextBytes);
     }
-    return Spend(bytes / 16 + spans);
+    TRY(Spend(bytes / 16 + spans));
+    longest_ = std::max(longest_, bytes + spans * sizeof(SpannedText::Span));
+    return HoldTexts(0);
   }
   Status SpendText(const SpannedText& text) {
     return SpendText(text.text().size(), text.spans().size());
   }
+  // For what is printed, before it is.
+  Status SpendPrinted(const SpannedText& text, const SpannedText& printed) {
+    TRY(SpendText(text));
+    return HoldTexts(printed.BytesToAppend(text));
+  }
+  // For a text that is kept, to the end as far as is known here.
+  void Keep(const SpannedText& text) { kept_ += text.BytesToAppend({}); }
 
  private:
   static constexpr size_t kCheckedWork = 4096;
+  static constexpr size_t kClaimedAtOnce = size_t{4} << 10;
+
+  // What is printed and kept, and the longest text that is made of others, which may take the place
+  // of one as long.
+  Status HoldTexts(size_t printed) {
+    const size_t bytes = kept_ + printed + 2 * longest_;
+    return bytes <= texts_.held() ? Status() : texts_.Hold(bytes + kClaimedAtOnce);
+  }
 
   const WorkLimits limits_;
+  BesideClaim texts_;
+  size_t kept_ = 0, longest_ = 0;  // bytes
   size_t left_ = kMaxWork;
   size_t unchecked_ = 0;
 };

@@ -90,7 +90,7 @@ Result<Evaluator::Flow> Evaluator::Execute(const Statement& statement) {
 }
 
 Status Evaluator::Emit(const SpannedText& text) {
-  TRY(budget_.SpendText(text));
+  TRY(budget_.SpendPrinted(text, *out_));
   if (out_->text().size() + text.text().size() > kMaxRenderedBytes) {
     return ResourceExhausted("the template renders more than {} bytes", kMaxRenderedBytes);
   }
@@ -232,6 +232,7 @@ Result<Evaluator::Flow> Evaluator::Captured(const Body& body, Value& text) {
   SpannedText* const outer = std::exchange(out_, &captured);
   const Result<Flow> flow = Nested(body);
   out_ = outer;
+  budget_.Keep(captured);
   text = Value::Str(std::move(captured));
   return flow;
 }

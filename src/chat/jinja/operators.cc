@@ -92,9 +92,12 @@ Result<Value> FloatBinary(std::string_view op, double a, double b) {
 Result<Value> Add(const Value& a, const Value& b, Budget& budget) {
   const SpannedText *left = a.AsText(), *right = b.AsText();
   if (left != nullptr && right != nullptr) {
-    TRY(budget.SpendText(left->text().size() + right->text().size(),
-                         left->spans().size() + right->spans().size()));
-    SpannedText sum = *left;
+    const size_t bytes = left->text().size() + right->text().size();
+    const size_t spans = left->spans().size() + right->spans().size();
+    TRY(budget.SpendText(bytes, spans));
+    SpannedText sum;
+    sum.Reserve(bytes, spans);
+    sum.Append(*left);
     sum.Append(*right);
     return Value::Str(std::move(sum));
   }
@@ -116,6 +119,7 @@ Result<Value> Repeat(const Value& value, Int count, Budget& budget) {
   if (const SpannedText* text = value.AsText()) {
     TRY(budget.SpendText(text->text().size() * n, text->spans().size() * n));
     SpannedText repeated;
+    repeated.Reserve(text->text().size() * n, text->spans().size());
     for (size_t i = 0; i < n; ++i) repeated.Append(*text);
     return Value::Str(std::move(repeated));
   }
