@@ -1,7 +1,6 @@
 // Text that remembers which of its bytes come from a trusted template and which from a user.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -51,15 +50,6 @@ class SpannedText {
       at = span.end;
     }
     return slice;
-  }
-
-  // What this has of the heap at most while `other` is appended to it.
-  size_t BytesToAppend(const SpannedText& other) const {
-    const auto most = [](size_t room, size_t wanted) {
-      return wanted <= room ? room : room + std::max(2 * room, wanted);  // two, as it is moved
-    };
-    return most(text_.capacity(), text_.size() + other.text_.size()) +
-           most(spans_.capacity(), spans_.size() + other.spans_.size()) * sizeof(Span);
   }
 
   const std::string& text() const { return text_; }

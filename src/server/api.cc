@@ -88,8 +88,8 @@ Api::Answer Api::Dispatch(Endpoint endpoint, HttpRequest& request, const WorkLim
     case Endpoint::kMessages: return Messages(request, limits);
     case Endpoint::kCountTokens: return CountTokens(request, limits);
     case Endpoint::kResponses: return Responses(request, limits);
-    case Endpoint::kStoredResponse: return StoredResponse(request);
-    case Endpoint::kCancelResponse: return CancelResponse(request);
+    case Endpoint::kStoredResponse: return StoredResponse(request, limits);
+    case Endpoint::kCancelResponse: return CancelResponse(request, limits);
     case Endpoint::kTokenize: return Tokenize(request, limits);
     case Endpoint::kDetokenize: return Detokenize(request, limits);
     case Endpoint::kResetPrefixCache: return ResetPrefixCache();

@@ -53,12 +53,13 @@ class Api {
   Answer Messages(HttpRequest& request, const WorkLimits& limits);
   HttpResponse CountTokens(HttpRequest& request, const WorkLimits& limits);
   Answer Responses(HttpRequest& request, const WorkLimits& limits);
-  HttpResponse StoredResponse(const HttpRequest& request);
-  HttpResponse CancelResponse(const HttpRequest& request);
+  HttpResponse StoredResponse(const HttpRequest& request, const WorkLimits& limits);
+  HttpResponse CancelResponse(const HttpRequest& request, const WorkLimits& limits);
   HttpResponse ServerInfo() const;
   Answer Completions(HttpRequest& request, const WorkLimits& limits);
   HttpResponse Tokenize(HttpRequest& request, const WorkLimits& limits);
-  HttpResponse TokensAnswer(std::span<const TokenId> tokens, bool with_strings,
+  // `param`: what they are of, for errors.
+  HttpResponse TokensAnswer(std::span<const TokenId> tokens, bool with_strings, const char* param,
                             const WorkLimits& limits) const;
   HttpResponse Detokenize(HttpRequest& request, const WorkLimits& limits);
 

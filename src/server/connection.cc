@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -14,6 +15,7 @@
 
 #include "base/log_event.h"
 #include "base/printable.h"
+#include "base/thread_bytes.h"
 #include "server/http_wire.h"
 #include "server/json_body.h"
 #include "server/messages_request.h"
@@ -31,12 +33,14 @@ constexpr size_t kReadAheadBytes = size_t{16} << 10;  // of pipelined requests
 constexpr size_t kLoggedBytes = 96;                   // of a method or a path
 constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
 constexpr int kLingerMs = 2'000;
-constexpr int kEndMs = 1'000;                      // for a client to agree that TLS ends
+constexpr int kEndMs = 1'000;  // for a client to agree that TLS ends
+constexpr std::string_view kStored = "/v1/responses/";
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
 
-// And not how the server is, which has no client.
+// Of a client's: how the server is has none. What is asked by a POST, and what was stored.
 bool IsWork(const HttpRequest& request) {
-  return request.method == "POST" && request.client != nullptr;
+  return request.client != nullptr &&
+         (request.method == "POST" || request.path.starts_with(kStored));
 }
 
 // For a line of the log: what did not arrive.
@@ -174,8 +178,10 @@ asio::awaitable<bool> Connection::ServeExchange(Exchange& exchange) {
   if (!read.refusal && IsWork(exchange.request)) {
     const std::shared_ptr<ClientAccount>& client = exchange.request.client;
     exchange.claim.CountFor({client, &client->memory()});
-    read = co_await ReadBody(*client_, context_.options, exchange);
-    if (read.gone) co_return Left(exchange);
+    if (exchange.request.method == "POST") {
+      read = co_await ReadBody(*client_, context_.options, exchange);
+      if (read.gone) co_return Left(exchange);
+    }
   }
   if (read.refusal) co_return co_await Respond(exchange, std::move(*read.refusal));
   co_return co_await Handle(exchange);
@@ -246,12 +252,16 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
   }
   Api::Answer answer;
+  size_t kept = 0;  // of the request by its answer
   const size_t bytes = exchange.request.body.size();
   exchange.claim.SetLimit(MaxRequestMemory(bytes));
   client_->StartWatch();
   const Work work = [&](const Interrupt& interrupt) {
+    const int64_t before =
+        ThreadBytes() - static_cast<int64_t>(exchange.request.body.capacity());  // freed here
     answer = context_.api.load()->Handle(exchange.request, {&exchange.claim, &interrupt});
     exchange.request.body = {};
+    kept = static_cast<size_t>(std::max<int64_t>(ThreadBytes() - before, 0));
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
   const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
@@ -267,7 +277,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     co_return co_await Respond(exchange, std::move(*response));
   }
   auto& generation = std::get<std::unique_ptr<Generation>>(answer);
-  co_return co_await Generate(exchange, generation);
+  co_return co_await Generate(exchange, generation, kept);
 }
 
 // The end of a request whose client went away.

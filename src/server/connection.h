@@ -115,8 +115,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void CountRefusal();
   // connection_generation.cc
   void StartLimit(const Exchange& exchange, boost::asio::steady_timer& limit) const;
-  // `generation`: freed before an answer that refuses.
-  awaitable<bool> Generate(Exchange& exchange, std::unique_ptr<Generation>& generation);
+  // `generation`: has `kept` bytes of its request; freed before an answer that refuses.
+  awaitable<bool> Generate(Exchange& exchange, std::unique_ptr<Generation>& generation,
+                           size_t kept);
   void SendStreamHead(const Exchange& exchange);
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);

@@ -101,7 +101,7 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
 }
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange,
-                                           std::unique_ptr<Generation>& generation) {
+                                           std::unique_ptr<Generation>& generation, size_t kept) {
   std::optional<RequestStream> stream;
   Api& api = *context_.api;
   stream.emplace(api.outputs(), api.engine(), [client = client_] {
@@ -115,23 +115,27 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   };
   asio::steady_timer limit(client_->socket().get_executor());
   StartLimit(exchange, limit);
-  if (generation->asked_grammar()) {
-    const std::optional<ApiError> error = co_await AwaitGrammar(exchange, *generation);
-    if (error) {
-      generation->Fail(*error, client_->gone() ? "abort" : "error");
-      co_await client_->Flushed();  // or the end of the watch would break the probe off
-      co_await client_->StopWatch();
-      if (client_->gone()) co_return Left(exchange);
-      free_all();
-      co_return co_await Refuse(exchange, *error);
-    }
+  std::optional<ApiError> error;
+  const Status room = exchange.claim.Grow(kept + generation->BytesAsked());
+  if (!room.ok()) {
+    error = EngineError(room);
+  } else if (generation->asked_grammar()) {
+    error = co_await AwaitGrammar(exchange, *generation);
+  }
+  if (error) {
+    generation->Fail(*error, client_->gone() ? "abort" : "error");
+    co_await client_->Flushed();  // or the end of the watch would break the probe off
+    co_await client_->StopWatch();
+    if (client_->gone()) co_return Left(exchange);
+    free_all();
+    co_return co_await Refuse(exchange, *error);
   }
   const Status status = stream->Submit(generation->Requests());
   if (!status.ok()) {
-    const ApiError error = EngineError(status);
     co_await client_->StopWatch();
     free_all();
-    co_return co_await Refuse(exchange, error);
+    error = EngineError(status);
+    co_return co_await Refuse(exchange, *error);
   }
   if (generation->streams()) SendStreamHead(exchange);
   bool intact = co_await Pump(exchange, *generation, *stream);
@@ -147,9 +151,9 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   }
   if (!generation->streams()) {
     if (generation->error()) {
-      const ApiError error = *generation->error();
+      error = generation->error();
       free_all();
-      co_return co_await Refuse(exchange, error);
+      co_return co_await Refuse(exchange, *error);
     }
     HttpResponse response;
     const Work build = [&](const Interrupt&) { response.body = generation->Body(); };
@@ -187,6 +191,12 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
   const auto frame = [&](const std::string& events) {
     return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
   };
+  // The same, of many bytes that are not to be copied here.
+  const auto send_large = [&](std::string events) {
+    if (exchange.chunked) client_->Send(fmt::format("{:x}\r\n", events.size()));
+    client_->Send(std::move(events));
+    if (exchange.chunked) client_->Send("\r\n");
+  };
   // A stream that has nothing to say shows that it lives.
   const std::chrono::milliseconds silence(generation.streams() ? context_.options.sse_keep_alive_ms
                                                                : 0);
@@ -199,6 +209,17 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     });
   };
   listen();
+  // A step's work, on a worker where it makes much JSON of `bytes`, or copies much.
+  const auto do_work = [&](size_t bytes, size_t copied, const Work& work) -> asio::awaitable<void> {
+    if (bytes + copied <= kInlineAnswer) {
+      work(Interrupt({}));
+      co_return;
+    }
+    const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
+    if (failure) generation.Fail(*failure, "error");
+  };
+  const size_t kept = exchange.claim.held();
+  size_t repeated = generation.streams() ? 2 * generation.repeated_bytes() : 0;  // by a first step
   while (!generation.done()) {
     if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
       // What says nothing yet, to learn whether the client is still there: a comment, or the first
@@ -215,20 +236,23 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
         for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
       }
     };
-    if (SizeOf(outputs) > kInlineAnswer) {
-      const std::optional<ApiError> failure = co_await OnWorker(SizeOf(outputs), take);
-      if (failure) generation.Fail(*failure, "error");
-    } else {
-      take(Interrupt({}));
+    if (!outputs.empty()) {
+      co_await do_work(SizeOf(outputs), repeated, take);
+      repeated = 0;
     }
-    if (!generation.streams()) {  // what is collected counts as the answer that it will be
-      const Status room = exchange.claim.Grow(generation.size() - exchange.claim.held());
+    const size_t held = kept + generation.size(), counted = exchange.claim.held();
+    if (!generation.streams() &&
+        held > counted) {  // what is collected counts as it will be written
+      const Status room = exchange.claim.Grow(held - counted);
       if (!room.ok()) generation.Fail(EngineError(room), "abort");
     }
     const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
     if (end && !generation.done()) generation.Fail(*end, "abort");
     if (generation.streams() && generation.done()) {
-      events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
+      const Work finish = [&](const Interrupt&) {
+        events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
+      };
+      co_await do_work(0, generation.repeated_bytes(), finish);
     }
     if (events.empty() && silence.count() > 0 &&
         silent.expiry() <= std::chrono::steady_clock::now()) {
@@ -241,10 +265,13 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
                   client_->unsent());
       co_return false;
     }
-    const bool large = events.size() > context_.options.max_unsent_bytes;
-    client_->Send(frame(events));
-    // One large step is no sign of a client that does not read.
-    if (large) co_await client_->FlushedInTime();
+    if (events.size() > context_.options.max_unsent_bytes) {
+      send_large(std::move(events));
+      // One large step is no sign of a client that does not read.
+      co_await client_->FlushedInTime();
+    } else {
+      client_->Send(frame(events));
+    }
   }
   if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
   co_return !client_->gone();

@@ -259,7 +259,15 @@ size_t Generation::size() const {
   const int64_t entries = 2 + std::max({params.sampling.logprobs, params.prompt_logprobs, named});
   const bool shows_prompt = prompt(0).echo || params.prompt_logprobs >= 0 || returns_token_ids();
   const int64_t echoed = shows_prompt ? all.prompt_tokens * params.n : 0;
-  return static_cast<size_t>(kBytesPerToken * entries * (all.completion_tokens + echoed));
+  return static_cast<size_t>(kBytesPerToken * entries * (all.completion_tokens + echoed)) +
+         repeated_bytes();
+}
+
+size_t Generation::BytesAsked() const {
+  size_t tokens = 0;
+  for (const GenerationPrompt& prompt : setup_.prompts) tokens += prompt.tokens.size();
+  return static_cast<size_t>(setup_.params.n) * tokens * sizeof(TokenId) +
+         (streams() ? 3 * repeated_bytes() : 0);
 }
 
 std::string Generation::LastEvents() {

@@ -69,8 +69,12 @@ class Generation {
   virtual std::string ErrorEvents();
   virtual std::string Body();
   Usage usage() const;
-  // Roughly the bytes of JSON that its tokens make.
+  // Roughly the bytes of JSON that its tokens make, and what a whole answer repeats of its request.
   size_t size() const;
+  // Of its request, wherever an answer repeats that: a stream's first events twice, its last once.
+  virtual size_t repeated_bytes() const { return 0; }
+  // What its requests take of the engine's memory, and a stream to repeat what was asked.
+  size_t BytesAsked() const;
 
  protected:
   Generation(GenerationSetup&& setup, const char* object_name);

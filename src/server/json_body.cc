@@ -19,6 +19,7 @@ using boost::system::error_code;
 
 namespace {
 
+constexpr size_t kWrittenAtOnce = size_t{16} << 10;  // likewise
 constexpr size_t kParsedAtOnce = size_t{256} << 10;  // between two looks at the limits
 
 // Claims what it hands out; what it refuses is a bad_alloc, as Boost.JSON wants it. Small values
@@ -303,6 +304,18 @@ json::value ParseAgain(std::string_view text, const json::storage_ptr& storage) 
   parser.write_some(false, text.data(), text.size(), error);
   CHECK(!error, "JSON that was read before: {}", error.message());
   return parser.handler().Release();
+}
+
+std::optional<ApiError> AppendJson(const json::value& value, const WorkLimits& limits,
+                                   std::string* text) {
+  json::serializer serializer;
+  serializer.reset(&value);
+  while (!serializer.done()) {
+    if (const Status status = limits.Check(); !status.ok()) return LimitError(status);
+    char part[kWrittenAtOnce];
+    text->append(serializer.read(part, sizeof(part)));
+  }
+  return std::nullopt;
 }
 
 std::optional<ApiError> JsonBody::Parse(std::string text, const WorkLimits& limits,

@@ -43,6 +43,10 @@ ApiError MemoryError(const WorkLimits& limits);
 // in `storage` too.
 boost::json::value ParseAgain(std::string_view text, const boost::json::storage_ptr& storage);
 
+// Appends JSON's text of `value`. An error once the limits' time is over.
+std::optional<ApiError> AppendJson(const boost::json::value& value, const WorkLimits& limits,
+                                   std::string* text);
+
 // A parsed body and the memory it lives in.
 class JsonBody {
  public:

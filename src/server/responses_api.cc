@@ -1,4 +1,6 @@
 // The endpoints of OpenAI's Responses API.
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +31,13 @@ std::string IdIn(std::string_view path) {
   return std::string(path.substr(0, path.find('/')));
 }
 
+// Of a stored response, twice as large while it is made.
+HttpResponse CopyOf(const std::string& response, const WorkLimits& limits) {
+  BesideClaim claim(limits);
+  if (!claim.Hold(2 * response.size()).ok()) return ErrorResponse(MemoryError(limits));
+  return {.body = response};
+}
+
 }  // namespace
 
 Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
@@ -36,6 +45,8 @@ Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
     return ErrorResponse(*error);
+  BesideClaim copies(limits);  // what an answer repeats, and the conversation to go on with
+  if (!copies.Hold(2 * bytes).ok()) return ErrorResponse(MemoryError(limits));
   json::array earlier(body.object().storage());
   if (const json::value* previous = body.object().if_contains("previous_response_id");
       previous != nullptr && previous->is_string()) {
@@ -44,10 +55,13 @@ Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
     if (!stored || stored->messages.empty()) {
       return ErrorResponse(NoResponse(id, 400, "previous_response_id"));
     }
+    if (!copies.Hold(2 * bytes + stored->messages.size()).ok()) {
+      return ErrorResponse(MemoryError(limits));
+    }
     earlier = EarlierMessages(stored->messages, bytes, limits, earlier.storage());
   }
   ResponsesRequest asked(body.storage());
-  if (auto error = ParseResponses(body.Take(), Limits(), std::move(earlier), &asked)) {
+  if (auto error = ParseResponses(body.Take(), Limits(), std::move(earlier), &asked, limits)) {
     return ErrorResponse(*error);
   }
   GenerationSetup setup;
@@ -56,40 +70,39 @@ Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
     return ErrorResponse(InWordsOfResponses(std::move(*error)));
   }
   setup.id = ResponseStore::NewId();
-  // What was used, where the request left it open.
-  for (const auto& [key, used] : {std::pair("temperature", setup.params.sampling.temperature),
-                                  std::pair("top_p", setup.params.sampling.top_p)}) {
-    if (asked.shown[key].is_null()) asked.shown[key] = AsWritten(used);
-  }
+  const SamplingParams& used = setup.params.sampling;
+  std::string sampling = fmt::format(R"("temperature":{},"top_p":{},)", AsWritten(used.temperature),
+                                     AsWritten(used.top_p));
   return std::make_unique<ResponsesGeneration>(
       std::move(setup), output,
-      ResponseContext{.shown = std::move(asked.shown),
+      ResponseContext{.sampling = std::move(sampling),
+                      .shown = std::move(asked.shown),
                       .messages = std::move(asked.messages),
                       .store = asked.store ? &responses_ : nullptr,
                       .owner = request.owner});
 }
 
-HttpResponse Api::StoredResponse(const HttpRequest& request) {
+HttpResponse Api::StoredResponse(const HttpRequest& request, const WorkLimits& limits) {
   const std::string id = IdIn(request.path);
   const auto stored = responses_.Get(request.owner, id);
   if (!stored) return ErrorResponse(NoResponse(id, 404, "response_id"));
-  if (request.method != "DELETE") return {.body = stored->response};
+  if (request.method != "DELETE") return CopyOf(stored->response, limits);
   responses_.Erase(request.owner, id);
   return {.body =
               json::serialize(json::object{{"id", id}, {"object", "response"}, {"deleted", true}})};
 }
 
 // Ends the answer at its next token; whoever waits for it gets what there is.
-HttpResponse Api::CancelResponse(const HttpRequest& request) {
+HttpResponse Api::CancelResponse(const HttpRequest& request, const WorkLimits& limits) {
   const std::string id = IdIn(request.path);
   const auto stored = responses_.Get(request.owner, id);
   if (!stored) return ErrorResponse(NoResponse(id, 404, "response_id"));
-  if (stored->cancel == nullptr) return {.body = stored->response};
-  *stored->cancel = true;
-  // What it repeats of the request stands a few levels deeper than there.
-  json::value response = json::parse(stored->response, {}, {.max_depth = kMaxJsonDepth + 8});
-  response.get_object()["status"] = "cancelled";
-  return {.body = json::serialize(response)};
+  if (stored->cancel != nullptr) *stored->cancel = true;
+  HttpResponse response = CopyOf(stored->response, limits);
+  if (stored->cancel != nullptr && response.status == 200) {
+    response.body = CancelledResponse(response.body);
+  }
+  return response;
 }
 
 }  // namespace fathom

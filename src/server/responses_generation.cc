@@ -27,7 +27,7 @@ ResponsesGeneration::ResponsesGeneration(GenerationSetup setup, const ChatOutput
   if (context_.store == nullptr) return;
   context_.store->Put({.owner = context_.owner,
                        .id = this->setup().id,
-                       .response = json::serialize(Response("in_progress")),
+                       .response = Response("in_progress"),
                        .messages = "",
                        .cancel = cancel_});
 }
@@ -48,6 +48,14 @@ std::string ResponsesGeneration::TypedEvent(std::string_view type, json::object 
   }
   for (auto& [key, value] : fields) data[key] = std::move(value);
   return fmt::format("event: {}\ndata: {}\n\n", type, json::serialize(data));
+}
+
+void ResponsesGeneration::AddResponseEvent(std::string_view type, std::string_view response,
+                                           std::string* events) {
+  events->append(fmt::format(R"(event: {0}
+data: {{"type":"{0}","sequence_number":{1},"response":)",
+                             type, sequence_++));
+  events->append(response).append("}\n\n");
 }
 
 std::string ResponsesGeneration::ItemId(const Block& block, size_t index) const {
@@ -93,7 +101,7 @@ const char* ResponsesGeneration::Status() const {
   return finish() == FinishReason::kLength ? "incomplete" : "completed";
 }
 
-json::object ResponsesGeneration::Response(const char* status) const {
+std::string ResponsesGeneration::Response(const char* status) const {
   const bool ended = status != std::string_view("in_progress");
   const bool whole = status == std::string_view("completed");
   json::array output;
@@ -101,30 +109,35 @@ json::object ResponsesGeneration::Response(const char* status) const {
     const bool cut = !whole && i + 1 == blocks().size();
     output.push_back(Item(blocks()[i], i, cut ? "incomplete" : "completed"));
   }
-  json::object response = {
-      {"id", setup().id}, {"object", "response"},          {"created_at", created()},
-      {"status", status}, {"model", setup().model},        {"output", std::move(output)},
-      {"error", nullptr}, {"incomplete_details", nullptr}, {"usage", nullptr}};
-  for (const auto& [key, value] : context_.shown) response[key] = value;
+  json::object response = {{"object", "response"},          {"created_at", created()},
+                           {"model", setup().model},        {"error", nullptr},
+                           {"incomplete_details", nullptr}, {"usage", nullptr}};
   if (error()) {
     response["error"] = json::object{{"code", "server_error"}, {"message", error()->message}};
   }
   if (finish() == FinishReason::kLength) {
     response["incomplete_details"] = json::object{{"reason", "max_output_tokens"}};
   }
-  if (!ended) return response;
-  const Usage all = usage();
-  response["usage"] = json::object{
-      {"input_tokens", all.prompt_tokens},
-      {"input_tokens_details", {{"cached_tokens", all.cached_tokens}, {"cache_write_tokens", 0}}},
-      {"output_tokens", all.completion_tokens},
-      {"output_tokens_details", {{"reasoning_tokens", all.reasoning_tokens.value_or(0)}}},
-      {"total_tokens", all.total_tokens()}};
-  return response;
+  if (ended) {
+    const Usage all = usage();
+    response["usage"] = json::object{
+        {"input_tokens", all.prompt_tokens},
+        {"input_tokens_details", {{"cached_tokens", all.cached_tokens}, {"cache_write_tokens", 0}}},
+        {"output_tokens", all.completion_tokens},
+        {"output_tokens_details", {{"reasoning_tokens", all.reasoning_tokens.value_or(0)}}},
+        {"total_tokens", all.total_tokens()}};
+  }
+  // What was asked, and the answer, may be large: they are text, and no JSON beside it.
+  const std::string written = json::serialize(output), rest = json::serialize(response);
+  std::string text = fmt::format(R"({{"id":"{}","status":"{}",)", setup().id, status);
+  text.reserve(text.size() + context_.sampling.size() + context_.shown.size() + written.size() +
+               rest.size() + 16);
+  text.append(context_.sampling).append(context_.shown).append(R"(,"output":)").append(written);
+  return text.append(",").append(rest, 1);
 }
 
-json::object ResponsesGeneration::Finished() {
-  json::object response = Response(Status());
+std::string ResponsesGeneration::Finished() {
+  std::string response = Response(Status());
   if (context_.store == nullptr) return response;
   AssistantMessage answer;
   for (const Block& block : blocks()) {
@@ -140,7 +153,7 @@ json::object ResponsesGeneration::Finished() {
   messages.append(json::serialize(ToChat(answer))).append("]");
   context_.store->Put({.owner = context_.owner,
                        .id = setup().id,
-                       .response = json::serialize(response),
+                       .response = response,
                        .messages = std::move(messages),
                        .cancel = nullptr});
   kept_ = true;
@@ -148,8 +161,10 @@ json::object ResponsesGeneration::Finished() {
 }
 
 void ResponsesGeneration::OnBegin(std::string* events) {
-  *events += TypedEvent("response.created", {{"response", Response("in_progress")}});
-  *events += TypedEvent("response.in_progress", {{"response", Response("in_progress")}});
+  const std::string response = Response("in_progress");
+  events->reserve(events->size() + 2 * response.size() + 256);
+  AddResponseEvent("response.created", response, events);
+  AddResponseEvent("response.in_progress", response, events);
 }
 
 void ResponsesGeneration::OnOpen(const Block& block, std::string* events) {
@@ -203,17 +218,25 @@ void ResponsesGeneration::OnClose(const Block& block, std::string* events) {
 
 std::string ResponsesGeneration::LastEvents() {
   const bool whole = Status() == std::string_view("completed");
-  json::object response = Finished();
-  return TypedEvent(whole ? "response.completed" : "response.incomplete",
-                    {{"response", std::move(response)}});
+  std::string events;
+  AddResponseEvent(whole ? "response.completed" : "response.incomplete", Finished(), &events);
+  return events;
 }
 
 std::string ResponsesGeneration::ErrorEvents() {
-  return TypedEvent("response.failed", {{"response", Response("failed")}});
+  std::string events;
+  AddResponseEvent("response.failed", Response("failed"), &events);
+  return events;
 }
 
 std::string ResponsesGeneration::Body() {
-  return json::serialize(Finished());
+  return Finished();
+}
+
+std::string CancelledResponse(const std::string& response) {
+  constexpr std::string_view kRunning = R"("status":"in_progress")";
+  std::string cancelled = response;
+  return cancelled.replace(response.find(kRunning), kRunning.size(), R"("status":"cancelled")");
 }
 
 }  // namespace fathom

@@ -13,11 +13,15 @@ namespace fathom {
 
 // What an answer repeats of its request, and where it is kept.
 struct ResponseContext {
-  boost::json::object shown;
+  std::string sampling;            // members of JSON, and a comma
+  std::string shown;               // members of JSON
   std::string messages;            // JSON: the conversation that it answers
   ResponseStore* store = nullptr;  // null: it is not kept
   std::string owner;               // who may ask for it
 };
+
+// The JSON of a response that is in progress, as one that is cancelled.
+std::string CancelledResponse(const std::string& response);
 
 class ResponsesGeneration final : public BlockGeneration {
  public:
@@ -28,6 +32,7 @@ class ResponsesGeneration final : public BlockGeneration {
   std::string LastEvents() override;
   std::string ErrorEvents() override;
   std::string Body() override;
+  size_t repeated_bytes() const override { return context_.shown.size(); }
 
  private:
   void OnBegin(std::string* events) override;
@@ -38,12 +43,14 @@ class ResponsesGeneration final : public BlockGeneration {
 
   // An event of `type`; with `of_block` it names the last block as its item.
   std::string TypedEvent(std::string_view type, boost::json::object fields, bool of_block = false);
+  void AddResponseEvent(std::string_view type, std::string_view response, std::string* events);
   std::string ItemId(const Block& block, size_t index) const;
   boost::json::object Item(const Block& block, size_t index, const char* status) const;
-  boost::json::object Response(const char* status) const;
+  // As JSON. It begins with its id and its status, as CancelledResponse() expects.
+  std::string Response(const char* status) const;
   const char* Status() const;
   // The whole answer, which is also kept.
-  boost::json::object Finished();
+  std::string Finished();
 
   ResponseContext context_;
   const std::shared_ptr<std::atomic<bool>> cancel_ = std::make_shared<std::atomic<bool>>(false);

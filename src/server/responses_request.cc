@@ -1,5 +1,7 @@
 #include "server/responses_request.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <new>
 #include <string_view>
@@ -70,8 +72,8 @@ void ReadFormat(RequestFields& fields, json::object* chat) {
   (*chat)["response_format"] = std::move(described);
 }
 
-// Frees those of `body` that are read. `shown`: what an answer repeats of them.
-json::array ReadTools(RequestFields& fields, json::object& body, json::array* shown) {
+// Frees those of `body` that are read. `shown`: what an answer repeats of them, a list of JSON.
+json::array ReadTools(RequestFields& fields, json::object& body, std::string* shown) {
   const json::storage_ptr& storage = body.storage();
   json::array tools(storage);
   fields.TakeObjects(body, "tools", [&](RequestFields& tool, json::object& own) {
@@ -89,9 +91,13 @@ json::array ReadTools(RequestFields& fields, json::object& body, json::array* sh
     }
     tools.push_back(
         json::object({{"type", "function"}, {"function", std::move(function)}}, storage));
-    // Clients want "strict" to be said.
-    shown->emplace_back(own).get_object().emplace("strict", false);
+    shown->append(shown->size() > 1 ? "," : "").append(json::serialize(own));
+    if (!own.contains("strict")) {  // clients want it to be said
+      shown->back() = ',';
+      shown->append(R"("strict":false})");
+    }
   });
+  shown->append("]");
   return tools;
 }
 
@@ -102,35 +108,37 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
   (*chat)["tool_choice"] = *choice;
 }
 
-// The fields of a response that say what was asked.
-json::object Shown(const json::object& body, json::array tools) {
-  const auto given = [&](const char* key, json::value otherwise) {
-    const json::value* value = body.if_contains(key);
-    return value != nullptr && !value->is_null() ? json::value(*value, json::storage_ptr())
-                                                 : otherwise;
+// The fields of a response that say what was asked, but for those of sampling.
+std::optional<ApiError> Show(const json::object& body, const std::string& tools,
+                             const WorkLimits& work, std::string* shown) {
+  *shown = R"("background":false,"max_tool_calls":null,"service_tier":"default",)"
+           R"("top_logprobs":0,"truncation":"disabled")";
+  std::optional<ApiError> error;
+  const auto add = [&](const char* key, const json::value* value, const char* otherwise) {
+    shown->append(fmt::format(R"(,"{}":)", key));
+    if (value == nullptr || value->is_null()) {
+      shown->append(otherwise);
+    } else if (!error) {
+      error = AppendJson(*value, work, shown);
+    }
   };
-  json::value format = {{"type", "text"}};
-  const json::value text = given("text", json::object());
-  const json::value* own = text.is_object() ? text.get_object().if_contains("format") : nullptr;
-  if (own != nullptr && !own->is_null()) format = *own;
-  return {
-      {"background", false},
-      {"instructions", given("instructions", nullptr)},
-      {"max_output_tokens", given("max_output_tokens", nullptr)},
-      {"max_tool_calls", nullptr},
-      {"metadata", given("metadata", json::object())},
-      {"parallel_tool_calls", given("parallel_tool_calls", true)},
-      {"previous_response_id", given("previous_response_id", nullptr)},
-      {"reasoning", given("reasoning", json::object{{"effort", nullptr}, {"summary", nullptr}})},
-      {"service_tier", "default"},
-      {"temperature", given("temperature", nullptr)},
-      {"text", {{"format", format}, {"verbosity", "medium"}}},
-      {"tool_choice", given("tool_choice", "auto")},
-      {"tools", std::move(tools)},
-      {"top_logprobs", 0},
-      {"top_p", given("top_p", nullptr)},
-      {"truncation", "disabled"},
-      {"user", given("user", nullptr)}};
+  for (const auto& [key, otherwise] : {std::pair("instructions", "null"),
+                                       {"max_output_tokens", "null"},
+                                       {"metadata", "{}"},
+                                       {"parallel_tool_calls", "true"},
+                                       {"previous_response_id", "null"},
+                                       {"reasoning", R"({"effort":null,"summary":null})"},
+                                       {"tool_choice", R"("auto")"},
+                                       {"user", "null"}}) {
+    add(key, body.if_contains(key), otherwise);
+  }
+  const json::value* text = body.if_contains("text");
+  const json::value* format =
+      text != nullptr && text->is_object() ? text->get_object().if_contains("format") : nullptr;
+  shown->append(R"(,"text":{"verbosity":"medium")");
+  add("format", format, R"({"type":"text"})");
+  shown->append(R"(},"tools":)").append(tools);
+  return error;
 }
 
 constexpr std::pair<std::string_view, std::string_view> kWords[] = {
@@ -155,7 +163,8 @@ json::array EarlierMessages(std::string_view text, size_t body_bytes, const Work
 }
 
 std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& limits,
-                                       json::array earlier, ResponsesRequest* request) {
+                                       json::array earlier, ResponsesRequest* request,
+                                       const WorkLimits& work) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
   Refuse(fields);
@@ -170,7 +179,7 @@ std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& l
   }
   json::array messages(std::move(earlier), body.storage());
   ReadInput(fields, body, &messages);
-  json::array shown_tools;
+  std::string shown_tools = "[";
   json::array tools = ReadTools(fields, body, &shown_tools);
   ReadToolChoice(fields, !tools.empty(), &chat);
   ReadFormat(fields, &chat);
@@ -178,8 +187,11 @@ std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& l
   fields.String("previous_response_id", "");
   request->store = fields.Bool("store", true);
   if (error) return error;
-  if (request->store) request->messages = json::serialize(messages);
-  request->shown = Shown(body, std::move(shown_tools));
+  json::value conversation = std::move(messages);
+  if (request->store) error = AppendJson(conversation, work, &request->messages);
+  if (!error) error = Show(body, shown_tools, work, &request->shown);
+  if (error) return error;
+  messages = std::move(conversation.get_array());
   // Those of an earlier response do not go on.
   if (!instructions.empty()) {
     messages.insert(messages.begin(),

@@ -17,8 +17,8 @@ struct ResponsesRequest {
   explicit ResponsesRequest(boost::json::storage_ptr storage) : chat(std::move(storage)) {}
   ChatRequest chat;
   bool store = true;
-  std::string messages;       // the conversation, as JSON: for what goes on with it
-  boost::json::object shown;  // what an answer repeats of its request
+  std::string messages;  // the conversation, as JSON: for what goes on with it
+  std::string shown;     // what an answer repeats of its request: members of JSON
 };
 
 // The messages of an earlier response, of their JSON, for a request whose own body has
@@ -27,9 +27,10 @@ boost::json::array EarlierMessages(std::string_view text, size_t body_bytes,
                                    const WorkLimits& limits,
                                    const boost::json::storage_ptr& storage);
 
-// `earlier`: the messages of previous_response_id; empty without one.
+// `earlier`: the messages of previous_response_id; empty without one. `work`: bounds its time.
 std::optional<ApiError> ParseResponses(boost::json::object body, const RequestLimits& limits,
-                                       boost::json::array earlier, ResponsesRequest* request);
+                                       boost::json::array earlier, ResponsesRequest* request,
+                                       const WorkLimits& work = {});
 
 // What is wrong with the chat request that it has become.
 ApiError InWordsOfResponses(ApiError error);

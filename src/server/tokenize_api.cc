@@ -27,12 +27,13 @@ HttpResponse Api::Tokenize(HttpRequest& request, const WorkLimits& limits) {
       return ErrorResponse(*error);
     }
   }
-  return TokensAnswer(tokens, asked.return_token_strs, limits);
+  const bool is_chat = std::holds_alternative<ChatPrompt>(asked.prompt);
+  return TokensAnswer(tokens, asked.return_token_strs, is_chat ? "messages" : "prompt", limits);
 }
 
 // Its size follows no body's: short texts of many tokens have long answers.
 HttpResponse Api::TokensAnswer(std::span<const TokenId> tokens, bool with_strings,
-                               const WorkLimits& limits) const {
+                               const char* param, const WorkLimits& limits) const {
   BesideClaim claim(limits);
   std::string text = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[)", tokens.size(),
                                  engine_.max_model_len());
@@ -58,7 +59,7 @@ HttpResponse Api::TokensAnswer(std::span<const TokenId> tokens, bool with_string
   } else {
     text += "null";
   }
-  if (!made.ok()) return ErrorResponse(TextError(made, "prompt", limits));
+  if (!made.ok()) return ErrorResponse(TextError(made, param, limits));
   text += '}';
   return {.body = std::move(text)};
 }

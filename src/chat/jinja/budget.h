@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "base/spanned_text.h"
 #include "base/status.h"
+#include "base/thread_bytes.h"
 #include "base/work_limits.h"
 
 namespace fathom::jinja {
@@ -19,7 +21,10 @@ inline constexpr size_t kCharacterWork = 8;                // for a character as
 
 class Budget {
  public:
-  explicit Budget(const WorkLimits& limits) : limits_(limits), texts_(limits) {}
+  explicit Budget(const WorkLimits& limits) : limits_(limits), made_(limits) {}
+
+  // From here on, what this thread takes of the heap is the template's.
+  void Begin() { heap_before_ = ThreadBytes(); }
 
   Status Spend(size_t work) {
     if (work > left_) {
@@ -30,7 +35,8 @@ class Budget {
     unchecked_ += work;
     if (unchecked_ < kCheckedWork) return {};
     unchecked_ = 0;
-    return limits_.Check();
+    TRY(limits_.Check());
+    return Hold(0);
   }
   // For a text of `bytes` bytes in `spans` spans. Call it before making one whose size is not
   // within a small factor of its inputs'.
@@ -39,34 +45,24 @@ class Budget {
       return ResourceExhausted("the template makes a text of more than {} bytes", kMaxTextBytes);
     }
     TRY(Spend(bytes / 16 + spans));
-    longest_ = std::max(longest_, bytes + spans * sizeof(SpannedText::Span));
-    return HoldTexts(0);
+    return bytes < kLargeText ? Status() : Hold(bytes + spans * sizeof(SpannedText::Span));
   }
   Status SpendText(const SpannedText& text) {
     return SpendText(text.text().size(), text.spans().size());
   }
-  // For what is printed, before it is.
-  Status SpendPrinted(const SpannedText& text, const SpannedText& printed) {
-    TRY(SpendText(text));
-    return HoldTexts(printed.BytesToAppend(text));
+  // What has been made since Begin() and is still there, and `coming` bytes, are claimed.
+  Status Hold(size_t coming) {
+    const int64_t made = std::max<int64_t>(ThreadBytes() - heap_before_, 0);
+    return made_.Hold(static_cast<size_t>(made) + coming);
   }
-  // For a text that is kept, to the end as far as is known here.
-  void Keep(const SpannedText& text) { kept_ += text.BytesToAppend({}); }
 
  private:
   static constexpr size_t kCheckedWork = 4096;
-  static constexpr size_t kClaimedAtOnce = size_t{4} << 10;
-
-  // What is printed and kept, and the longest text that is made of others, which may take the place
-  // of one as long.
-  Status HoldTexts(size_t printed) {
-    const size_t bytes = kept_ + printed + 2 * longest_;
-    return bytes <= texts_.held() ? Status() : texts_.Hold(bytes + kClaimedAtOnce);
-  }
+  static constexpr size_t kLargeText = size_t{16} << 10;
 
   const WorkLimits limits_;
-  BesideClaim texts_;
-  size_t kept_ = 0, longest_ = 0;  // bytes
+  BesideClaim made_;
+  int64_t heap_before_ = 0;
   size_t left_ = kMaxWork;
   size_t unchecked_ = 0;
 };

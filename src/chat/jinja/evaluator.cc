@@ -41,6 +41,7 @@ Evaluator::~Evaluator() {
 Result<SpannedText> Evaluator::Run(const Program& program) {
   SpannedText rendered;
   out_ = &rendered;
+  budget_.Begin();
   TRY(Execute(program.body));
   return rendered;
 }
@@ -90,10 +91,12 @@ Result<Evaluator::Flow> Evaluator::Execute(const Statement& statement) {
 }
 
 Status Evaluator::Emit(const SpannedText& text) {
-  TRY(budget_.SpendPrinted(text, *out_));
-  if (out_->text().size() + text.text().size() > kMaxRenderedBytes) {
+  TRY(budget_.SpendText(text));
+  const size_t size = out_->text().size() + text.text().size();
+  if (size > kMaxRenderedBytes) {
     return ResourceExhausted("the template renders more than {} bytes", kMaxRenderedBytes);
   }
+  if (size > out_->text().capacity()) TRY(budget_.Hold(2 * size));  // it doubles its room
   out_->Append(text);
   return {};
 }
@@ -232,7 +235,6 @@ Result<Evaluator::Flow> Evaluator::Captured(const Body& body, Value& text) {
   SpannedText* const outer = std::exchange(out_, &captured);
   const Result<Flow> flow = Nested(body);
   out_ = outer;
-  budget_.Keep(captured);
   text = Value::Str(std::move(captured));
   return flow;
 }
