@@ -111,6 +111,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Work = std::function<void(const Interrupt&)>;
   // What it failed of. `work` outlives the wait.
   awaitable<std::optional<ApiError>> OnWorker(size_t bytes, const Work& work);
+  awaitable<std::optional<ApiError>> DoWork(size_t bytes, size_t copied, const Work& work);
   bool Left(Exchange& exchange);
   void CountRefusal();
   // connection_generation.cc
@@ -121,6 +122,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void SendStreamHead(const Exchange& exchange);
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
+  awaitable<std::string> TakeStep(Exchange& exchange, Generation& generation, RequestStream& stream,
+                                  bool& first);
+  awaitable<bool> SendAnswer(Exchange& exchange, std::unique_ptr<Generation>& generation);
+  void SendEvents(const Exchange& exchange, std::string events);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
   awaitable<void> HoldBack(Exchange& exchange, int64_t ms);
   void Log(const Exchange& exchange, int status);

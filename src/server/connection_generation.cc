@@ -20,6 +20,7 @@ using boost::system::error_code;
 
 namespace {
 
+constexpr char kComment[] = ":\n\n";
 constexpr size_t kInlineAnswer = size_t{64} << 10;  // JSON to build; more is a worker's
 
 // Roughly the bytes of JSON that outputs make.
@@ -149,29 +150,33 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
     generation->Fail(EngineError(Cancelled("The client went away.")), "abort");
     co_return Left(exchange);
   }
-  if (!generation->streams()) {
-    if (generation->error()) {
-      error = generation->error();
-      free_all();
-      co_return co_await Refuse(exchange, *error);
-    }
-    HttpResponse response;
-    const Work build = [&](const Interrupt&) { response.body = generation->Body(); };
-    if (generation->size() > kInlineAnswer) {
-      const std::optional<ApiError> failure = co_await OnWorker(generation->size(), build);
-      if (failure) {
-        free_all();
-        co_return co_await Refuse(exchange, *failure);
-      }
-    } else {
-      build(Interrupt({}));
-    }
-    co_return co_await Respond(exchange, std::move(response));
-  }
+  if (!generation->streams()) co_return co_await SendAnswer(exchange, generation);
   const bool failed = generation->error().has_value();
   if (failed) exchange.failure = generation->error()->message;
   Log(exchange, 200);
   co_return !failed && exchange.keep_alive && exchange.chunked;
+}
+
+asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
+                                             std::unique_ptr<Generation>& generation) {
+  HttpResponse response;
+  std::optional<ApiError> error = generation->error();
+  if (!error) {
+    const Work build = [&](const Interrupt&) { response.body = generation->Body(); };
+    error = co_await DoWork(generation->size(), 0, build);
+  }
+  if (!error) co_return co_await Respond(exchange, std::move(response));
+  generation.reset();
+  exchange.claim.Reset();
+  co_return co_await Refuse(exchange, *error);
+}
+
+// Small work here, and what makes much JSON of `bytes`, or copies much, on a worker.
+asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, size_t copied,
+                                                            const Work& work) {
+  if (bytes + copied > kInlineAnswer) co_return co_await OnWorker(bytes, work);
+  work(Interrupt({}));
+  co_return std::nullopt;
 }
 
 void Connection::SendStreamHead(const Exchange& exchange) {
@@ -184,19 +189,52 @@ void Connection::SendStreamHead(const Exchange& exchange) {
                   ExtraHeaders(exchange.request)));
 }
 
+void Connection::SendEvents(const Exchange& exchange, std::string events) {
+  if (!exchange.chunked) {
+    client_->Send(std::move(events));
+  } else if (events.size() < kInlineAnswer) {
+    client_->Send(fmt::format("{:x}\r\n{}\r\n", events.size(), events));
+  } else {
+    client_->Send(fmt::format("{:x}\r\n", events.size()));
+    client_->Send(std::move(events));
+    client_->Send("\r\n");
+  }
+}
+
+// What there is of tokens, as a stream's events or for the answer. `first`: nothing came before.
+asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation& generation,
+                                                  RequestStream& stream, bool& first) {
+  std::string events;
+  std::optional<ApiError> failure;
+  auto outputs = stream.Take();
+  if (!outputs.empty()) {
+    const Work take = [&](const Interrupt&) {
+      for (auto& [index, output] : outputs) {
+        generation.OnOutput(index, std::move(output), &events);
+        for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+      }
+    };
+    const size_t repeated = first && generation.streams() ? 2 * generation.repeated_bytes() : 0;
+    first = false;
+    failure = co_await DoWork(SizeOf(outputs), repeated, take);
+    if (failure) generation.Fail(*failure, "error");
+  }
+  const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
+  if (end && !generation.done()) generation.Fail(*end, "abort");
+  if (generation.streams() && generation.done()) {
+    const Work finish = [&](const Interrupt&) {
+      events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
+    };
+    failure = co_await DoWork(0, generation.repeated_bytes(), finish);
+    if (failure) generation.Fail(*failure, "error");
+  }
+  co_return events;
+}
+
 // Moves tokens from the engine to the client until the generation is done. False if the client is
 // gone or does not read.
 asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generation,
                                        RequestStream& stream) {
-  const auto frame = [&](const std::string& events) {
-    return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
-  };
-  // The same, of many bytes that are not to be copied here.
-  const auto send_large = [&](std::string events) {
-    if (exchange.chunked) client_->Send(fmt::format("{:x}\r\n", events.size()));
-    client_->Send(std::move(events));
-    if (exchange.chunked) client_->Send("\r\n");
-  };
   // A stream that has nothing to say shows that it lives.
   const std::chrono::milliseconds silence(generation.streams() ? context_.options.sse_keep_alive_ms
                                                                : 0);
@@ -209,54 +247,29 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     });
   };
   listen();
-  // A step's work, on a worker where it makes much JSON of `bytes`, or copies much.
-  const auto do_work = [&](size_t bytes, size_t copied, const Work& work) -> asio::awaitable<void> {
-    if (bytes + copied <= kInlineAnswer) {
-      work(Interrupt({}));
-      co_return;
-    }
-    const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
-    if (failure) generation.Fail(*failure, "error");
-  };
   const size_t kept = exchange.claim.held();
-  size_t repeated = generation.streams() ? 2 * generation.repeated_bytes() : 0;  // by a first step
+  bool first = true;
   while (!generation.done()) {
     if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
       // What says nothing yet, to learn whether the client is still there: a comment, or the first
       // bytes of any answer.
-      client_->Send(generation.streams() ? frame(":\n\n") : kProtocol);
+      if (generation.streams()) {
+        SendEvents(exchange, kComment);
+      } else {
+        client_->Send(kProtocol);
+      }
     }
     co_await client_->Changed();
     if (client_->gone()) co_return false;
-    std::string events;
-    auto outputs = stream.Take();
-    const Work take = [&](const Interrupt&) {
-      for (auto& [index, output] : outputs) {
-        generation.OnOutput(index, std::move(output), &events);
-        for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
-      }
-    };
-    if (!outputs.empty()) {
-      co_await do_work(SizeOf(outputs), repeated, take);
-      repeated = 0;
-    }
+    std::string events = co_await TakeStep(exchange, generation, stream, first);
     const size_t held = kept + generation.size(), counted = exchange.claim.held();
-    if (!generation.streams() &&
-        held > counted) {  // what is collected counts as it will be written
+    if (!generation.streams() && held > counted) {  // what is collected counts as the answer
       const Status room = exchange.claim.Grow(held - counted);
       if (!room.ok()) generation.Fail(EngineError(room), "abort");
     }
-    const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
-    if (end && !generation.done()) generation.Fail(*end, "abort");
-    if (generation.streams() && generation.done()) {
-      const Work finish = [&](const Interrupt&) {
-        events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
-      };
-      co_await do_work(0, generation.repeated_bytes(), finish);
-    }
     if (events.empty() && silence.count() > 0 &&
         silent.expiry() <= std::chrono::steady_clock::now()) {
-      events = ":\n\n";
+      events = kComment;
     }
     if (events.empty()) continue;
     listen();
@@ -265,13 +278,10 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
                   client_->unsent());
       co_return false;
     }
-    if (events.size() > context_.options.max_unsent_bytes) {
-      send_large(std::move(events));
-      // One large step is no sign of a client that does not read.
-      co_await client_->FlushedInTime();
-    } else {
-      client_->Send(frame(events));
-    }
+    const bool large = events.size() > context_.options.max_unsent_bytes;
+    SendEvents(exchange, std::move(events));
+    // One large step is no sign of a client that does not read.
+    if (large) co_await client_->FlushedInTime();
   }
   if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
   co_return !client_->gone();
