@@ -31,6 +31,10 @@ TEST(TemplateMemory, OfWhatIsWrittenIsClaimed) {
         "{% endfor %}",
         "{% set ns = namespace(all='') %}{% for m in messages %}"
         "{% set ns.all = ns.all + m.content %}{% endfor %}{{ ns.all }}",
+        "{% set ns = namespace(all=[]) %}{% for i in range(8) %}"
+        "{% set ns.all = ns.all + [messages[0].content + '.'] %}{% endfor %}{{ ns.all|length }}",
+        "{% macro m(n) %}{{ messages[0].content }}{% if n %}{% set x = m(n - 1) %}{% endif %}"
+        "{% endmacro %}{% set y = m(8) %}",
         "{% set all %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ all }}",
         "{{ messages|tojson }}"}) {
     const ChatTemplate form = ChatTemplate::Parse(source).value();
