@@ -31,6 +31,8 @@ def with_faults(path, text):
             continue
         if text.count(old) != 1:
             sys.exit(f"fault {number}: {path} has {text.count(old)} times {old!r}")
+        if old.endswith(";") != (kind == [S]):
+            sys.exit(f"fault {number}: {old!r} is {'a' if old.endswith(';') else 'no'} statement")
         at = text.index(old)
         form = ("if (fathom::Fault({n})) {{ {new} }} else {{ {old} }}" if kind == [S]
                 else "(fathom::Fault({n}) ? ({new}) : ({old}))")
