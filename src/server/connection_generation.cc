@@ -1,4 +1,5 @@
 // Requests for text: what passes between their clients and the engine.
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -117,6 +118,8 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   asio::steady_timer limit(client_->socket().get_executor());
   StartLimit(exchange, limit);
   std::optional<ApiError> error;
+  // Others' responses, which a store let go for this one, may have been freed on the same thread.
+  kept = std::max(kept, generation->repeated_bytes());
   const Status room = exchange.claim.Grow(kept + generation->BytesAsked());
   if (!room.ok()) {
     error = EngineError(room);
@@ -196,8 +199,7 @@ void Connection::SendEvents(const Exchange& exchange, std::string events) {
     client_->Send(fmt::format("{:x}\r\n{}\r\n", events.size(), events));
   } else {
     client_->Send(fmt::format("{:x}\r\n", events.size()));
-    client_->Send(std::move(events));
-    client_->Send("\r\n");
+    client_->Send(std::move(events.append("\r\n")));
   }
 }
 

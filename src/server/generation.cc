@@ -267,7 +267,7 @@ size_t Generation::BytesAsked() const {
   size_t tokens = 0;
   for (const GenerationPrompt& prompt : setup_.prompts) tokens += prompt.tokens.size();
   return static_cast<size_t>(setup_.params.n) * tokens * sizeof(TokenId) +
-         (streams() ? 3 * repeated_bytes() : 0);
+         (streams() ? 4 * repeated_bytes() : 0);
 }
 
 std::string Generation::LastEvents() {

@@ -39,7 +39,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr int kAbortGraceMs = 1'000;  // to send the last errors
+constexpr int kAbortGraceMs = 700;  // to send the last errors: with all that ends then, a second
 
 std::string Connections(size_t count) {
   return fmt::format("{} connection{}", count, count == 1 ? "" : "s");

@@ -52,6 +52,7 @@ std::string ResponsesGeneration::TypedEvent(std::string_view type, json::object 
 
 void ResponsesGeneration::AddResponseEvent(std::string_view type, std::string_view response,
                                            std::string* events) {
+  events->reserve(events->size() + response.size() + 256);
   events->append(fmt::format(R"(event: {0}
 data: {{"type":"{0}","sequence_number":{1},"response":)",
                              type, sequence_++));
