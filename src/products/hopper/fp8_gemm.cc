@@ -91,6 +91,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p, int chains) {
   // A round of each, 256x128's being 1.
   const std::pair<Fp8Tile, double> tiles[] = {{Fp8Tile::k256x128Pair, cost(1, 256, 128)},
                                               {Fp8Tile::k128x256Pair, cost(1, 128, 256)},
+                                              {Fp8Tile::k128x192Pair, cost(0.78, 128, 192)},
                                               {Fp8Tile::k128x128Pair, cost(0.53, 128, 128)},
                                               {Fp8Tile::k128x64Pair, cost(0.34, 128, 64)}};
   return std::ranges::min_element(tiles, {}, &std::pair<Fp8Tile, double>::second)->first;

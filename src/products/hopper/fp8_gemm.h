@@ -67,6 +67,7 @@ enum class Fp8Tile : uint8_t {
   k128x64Pair,
   k128x128Pair,
   k256x128Pair,
+  k128x192Pair,
   k128x256Pair,
   // Where there are several chains (fp8_chains.h), and only there:
   k64x64Chains,

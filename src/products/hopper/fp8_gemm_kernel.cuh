@@ -129,15 +129,17 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     AllowNextKernel();
   };
   // A tile's scales are asked for while the tile before is multiplied.
-  using Scales = WeightScalesOf<T>[T::kUnitsN];
+  using Scales = WeightScalesOf<T>[T::kScalesN];
   const auto start = [&](Scales& scales, const Work& of) {
 #pragma unroll
-    for (int n = 0; n < T::kUnitsN; ++n) {
-      // Gate and up are parts; other units lie in one scale tile each.
+    for (int i = 0; i < T::kScalesN; ++i) {
+      const int n = i / T::kScaleTiles;
+      // Gate and up are parts; other units lie in the scale tiles of their first and last channel.
       const int part = T::kHalves ? place.warpgroup_n : T::kSilu ? n : of.part;
-      const int channel = of.channel + (T::kSilu ? 0 : place.UnitChannel(n));
+      const int channel =
+          of.channel + (T::kSilu ? 0 : place.UnitChannel(n)) + i % T::kScaleTiles * (T::kMmaN - 1);
       const int tile = min(channel, args.part_out - 1) / kRun;
-      scales[n].Start(
+      scales[i].Start(
           args.weight_scales +
               (static_cast<int64_t>(of.group * args.parts + part) * args.scale_groups + tile) *
                   args.runs +
@@ -153,7 +155,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     work = next;
     Scales weight_scales;
 #pragma unroll
-    for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n] = next_scales[n];
+    for (int i = 0; i < T::kScalesN; ++i) weight_scales[i] = next_scales[i];
     MakeUniform(ring);
     if (first) {
       more = FindWork(shared, args, index + step, rank, next);
@@ -167,6 +169,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     first = false;
     Sums<T> sums[T::kUnits] = {};
     place.shift = work.token & 3;
+    place.middle_in_first = work.channel % kRun == 0;
     if constexpr (T::kTwoProducts) {
       SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], runs.count);
     } else if (place.UnitToken(0) >= work.tokens || work.channels <= 0) {

@@ -94,19 +94,40 @@ __device__ __forceinline__ void Multiply(Sums<T>& product, const Operands& opera
   WgmmaCommit();
 }
 
-// The scales of this thread's two tokens of a unit, times the weights'.
+// Where this thread's scales of x lie in the first stage.
 template <class T>
-__device__ __forceinline__ float2 ReadScales(const Shared<T>& shared, int stage,
-                                             const Place<T>& place, int unit, float weight_scale) {
-  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitToken(unit) / 128;
-  const float* scales = shared.x_scales[stage][box] + place.Token(unit) - 128 * box + place.shift;
-  return {scales[0] * weight_scale, scales[8] * weight_scale};
+__device__ __forceinline__ const float* FirstScales(const Shared<T>& shared,
+                                                    const Place<T>& place) {
+  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitToken(0) / 128;
+  return shared.x_scales[0][box] + place.Token(0) - 128 * box + place.shift;
+}
+
+// Of this thread's two tokens of a unit, for each part of its channels.
+template <class T>
+using UnitScales = float2[T::kScaleParts];
+
+// The scales of x in a stage, times the weights'.
+template <class T>
+__device__ __forceinline__ void ReadScales(UnitScales<T>& scales, const float* first,
+                                           uint32_t stage, const Place<T>& place, int unit,
+                                           const float (&weights)[T::kScalesN]) {
+  const float* x = first + stage * (T::kScaleBoxes * T::kScalePitch) + unit / T::kUnitsN * 64;
+  const float low = x[0], high = x[8];
+#pragma unroll
+  for (int part = 0; part < T::kScaleParts; ++part) {
+    const float weight = T::kScaleTiles == 1 ? weights[unit % T::kUnitsN]
+                         : part == 0 || (part == 1 && place.middle_in_first) ? weights[0]
+                                                                             : weights[1];
+    scales[part] = {low * weight, high * weight};
+  }
 }
 
 template <class T>
-__device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product, float2 scale) {
+__device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product,
+                                          const UnitScales<T>& scales) {
 #pragma unroll
   for (int i = 0; i < T::kMmaN / 2; ++i) {
+    const float2 scale = scales[T::kScaleParts == 1 ? 0 : i / 32];
     sum[i] = fmaf(product[i], i / 2 % 2 == 0 ? scale.x : scale.y, sum[i]);
   }
 }
@@ -139,62 +160,64 @@ struct RunsOfChains {
 };
 
 // The sums of a tile, one product at a time, units in turn: the other warpgroup's products run
-// while this one's are scaled. `runs` is told of each of them whose products the sums have.
+// while this one's are scaled. What comes between a product and the next costs its time in full, so
+// all else is done behind a product's last instruction: scales are read, the stage before is given
+// back (where a run is one product, its own is, at once), and the next one is asked for. `runs` is
+// told of each run whose products the sums have.
 template <class T, class Each>
 __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
                                          RingPosition<T::kStages>& ring, const Place<T>& place,
-                                         WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
+                                         WeightScalesOf<T> (&weight_scales)[T::kScalesN],
                                          Each runs) {
+  constexpr bool kGivesBackLater = T::kUnits > 1;
   const Operands operands(shared, place);
-  using Scales = float2[T::kUnits];
-  // Waits for a stage, and reads its scales.
-  const auto read = [&](Scales& scales, int32_t i) {
-    float weight_scale[T::kUnitsN];
-#pragma unroll
-    for (int n = 0; n < T::kUnitsN; ++n) weight_scale[n] = weight_scales[n].Of(i);
-    shared.full[ring.index].Wait(ring.parity);
-#pragma unroll
-    for (int unit = 0; unit < T::kUnits; ++unit) {
-      scales[unit] = ReadScales(shared, ring.index, place, unit, weight_scale[unit % T::kUnitsN]);
-    }
+  const float* const first_scales = FirstScales(shared, place);
+  const auto give_back = [&](uint32_t stage) {
+    Release<T::kRingBlocks>(shared.empty[stage], place.lane);
   };
-  constexpr int kLast = T::kUnits - 1;
+  uint32_t read = 0;   // the stage before
+  bool there = false;  // whether the run's operands are known to be
   for (int32_t first = 0; first < runs.count; first += WeightScales::kHeld) {
 #pragma unroll
-    for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n].Turn(first);
-    int32_t left = min(runs.count - first, WeightScales::kHeld);
-    Sums<T> product;
-    Scales scales, next;
-    read(scales, 0);
-    for (int32_t i = 1;; ++i) {
+    for (WeightScales& scales : weight_scales) scales.Turn(first);
+    const int32_t count = min(runs.count - first, WeightScales::kHeld);
+    for (int32_t i = 0; i < count; ++i) {
       const uint32_t stage = ring.index;
-      ring.Advance();
+      if (!there) shared.full[stage].Wait(ring.parity);
+      UnitScales<T> scales[T::kUnits];
+      Sums<T> product;
 #pragma unroll
       for (int unit = 0; unit < T::kUnits; ++unit) {
         Multiply<T>(product, operands, stage, unit);
+        if (unit == 0) {
+          float weights[T::kScalesN];
+#pragma unroll
+          for (int n = 0; n < T::kScalesN; ++n) weights[n] = weight_scales[n].Of(i);
+#pragma unroll
+          for (int of = 0; of < T::kUnits; ++of) {
+            ReadScales<T>(scales[of], first_scales, stage, place, of, weights);
+          }
+          if (kGivesBackLater && (first | i) != 0) give_back(read);
+          read = stage;
+          ring.Advance();
+        }
+        if (unit == T::kUnits - 1) there = shared.full[ring.index].Test(ring.parity);
         WgmmaWait<0>();
         WgmmaHold(product);
-        if (unit < kLast) AddScaled<T>(sums[unit], product, scales[unit]);
+        if (!kGivesBackLater) give_back(stage);
+        AddScaled<T>(sums[unit], product, scales[unit]);
       }
-      Release<T::kRingBlocks>(shared.empty[stage], place.lane);
-      if (--left == 0) break;
-      // Before the last product is scaled, not after; but not while it runs, when reading is slow.
-      read(next, i);
-      AddScaled<T>(sums[kLast], product, scales[kLast]);
-      runs.Added(first + i - 1, sums);
-#pragma unroll
-      for (int unit = 0; unit < T::kUnits; ++unit) scales[unit] = next[unit];
+      runs.Added(first + i, sums);
     }
-    AddScaled<T>(sums[kLast], product, scales[kLast]);
-    runs.Added(min(runs.count, first + WeightScales::kHeld) - 1, sums);
   }
+  if (kGivesBackLater) give_back(read);
 }
 
 // The sums of a tile's chains, one after the other, and of all chains in order.
 template <class T>
 __device__ __forceinline__ void SumAndFold(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
                                            RingPosition<T::kStages>& ring, const Place<T>& place,
-                                           WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
+                                           WeightScalesOf<T> (&weight_scales)[T::kScalesN],
                                            const Args& args) {
   Sums<T> total;
 #pragma unroll
@@ -222,40 +245,41 @@ __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
   RingPosition<T::kStages> next = ring;  // `ring` is the stage whose product is scaled next
   // Scales are read before wgmma keeps the shared memory busy.
   const Operands operands(shared, place);
-  const auto begin = [&](Sums<T>& product, float2& scale, int32_t run) {
-    const float weight_scale = weight_scales.Of(run);
+  const float* const first_scales = FirstScales(shared, place);
+  const auto begin = [&](Sums<T>& product, UnitScales<T>& scales, int32_t run) {
+    const float weights[] = {weight_scales.Of(run)};
     shared.full[next.index].Wait(next.parity);
-    scale = ReadScales(shared, next.index, place, 0, weight_scale);
+    ReadScales<T>(scales, first_scales, next.index, place, 0, weights);
     Multiply<T>(product, operands, next.index, 0);
     next.Advance();
   };
-  const auto finish = [&](Sums<T>& product, float2 scale) {
+  const auto finish = [&](Sums<T>& product, const UnitScales<T>& scales) {
     WgmmaHold(product);
     Release<T::kRingBlocks>(shared.empty[ring.index], place.lane);
     ring.Advance();
-    AddScaled<T>(sum, product, scale);
+    AddScaled<T>(sum, product, scales);
   };
   Sums<T> even, odd;
-  float2 even_scale, odd_scale;
-  begin(even, even_scale, 0);
+  UnitScales<T> even_scales, odd_scales;
+  begin(even, even_scales, 0);
   int32_t run = 0;
   for (; run + 2 < runs; run += 2) {
-    begin(odd, odd_scale, run + 1);
+    begin(odd, odd_scales, run + 1);
     WgmmaWait<1>();
-    finish(even, even_scale);
-    begin(even, even_scale, run + 2);
+    finish(even, even_scales);
+    begin(even, even_scales, run + 2);
     WgmmaWait<1>();
-    finish(odd, odd_scale);
+    finish(odd, odd_scales);
   }
   if (run + 2 == runs) {
-    begin(odd, odd_scale, run + 1);
+    begin(odd, odd_scales, run + 1);
     WgmmaWait<1>();
-    finish(even, even_scale);
+    finish(even, even_scales);
     WgmmaWait<0>();
-    finish(odd, odd_scale);
+    finish(odd, odd_scales);
   } else {
     WgmmaWait<0>();
-    finish(even, even_scale);
+    finish(even, even_scales);
   }
 }
 

@@ -45,9 +45,14 @@ struct Tile {
   static constexpr int kLoaderRegisters = 40;
   static constexpr int kMostRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
   static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
+  // Tiles of weight scales that a unit lies in; parts of its channels that have one scale each.
+  static constexpr int kScaleTiles = kMmaN > kRun ? 2 : 1;
+  static constexpr int kScaleParts = kMmaN > kRun ? kMmaN / 64 : 1;
+  static constexpr int kScalesN = kUnitsN * kScaleTiles;
   // Products of the next run are begun before those of the last are scaled.
-  static constexpr bool kTwoProducts = kUnits == 1 && !kFolds;
+  static constexpr bool kTwoProducts = kUnits == 1 && !kFolds && kMmaN <= kRun;
   static_assert(kThreads >= kMaxGroups / 2 && kN % 8 == 0 && kN <= 256);
+  static_assert(kMmaN <= kRun || (kMmaN == 192 && kWarpgroupsN * kUnitsN == 1));
   static_assert(!kSilu || kHalves || (kUnitsN == 2 && kMmaN == kRun));
   static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
@@ -193,8 +198,9 @@ struct Place {
            PartOf(unit) % T::kBlocks == static_cast<int>(ClusterRank());
   }
   int warp, lane, warpgroup_m, warpgroup_n;
-  int shift = 0;       // of the tile's first token in the stage's scales
-  uint32_t ended = 0;  // tiles of kHalves whose end this warp has done
+  int shift = 0;                 // of the tile's first token in the stage's scales
+  bool middle_in_first = false;  // of 192 channels the middle 64 have the first 64's scale
+  uint32_t ended = 0;            // tiles of kHalves whose end this warp has done
 };
 
 template <class T>
