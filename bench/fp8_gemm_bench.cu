@@ -37,6 +37,7 @@ constexpr TileName kSomeTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k64x64Chains, "64x64 chains"},
                                     {Fp8Tile::k64x128Chains, "64x128 chains"},
                                     {Fp8Tile::k128x128Chains, "128x128 chains"},
+                                    {Fp8Tile::k128x64Folds, "128x64 folds"},
                                     {Fp8Tile::k128x128Folds, "128x128 folds"}};
 constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k128x64Pair, "128x64 pair"},
@@ -44,6 +45,7 @@ constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k256x128Pair, "256x128 pair"},
                                     {Fp8Tile::k128x192Pair, "128x192 pair"},
                                     {Fp8Tile::k128x256Pair, "128x256 pair"},
+                                    {Fp8Tile::k128x64Folds, "128x64 folds"},
                                     {Fp8Tile::k128x128Folds, "128x128 folds"}};
 
 // Inputs that take turns.

@@ -55,6 +55,7 @@ constexpr NamedTile kTiles[] = {{Fp8Tile::k64x32, "64x32"},
                                 {Fp8Tile::k64x64Chains, "64x64 chains"},
                                 {Fp8Tile::k64x128Chains, "64x128 chains"},
                                 {Fp8Tile::k128x128Chains, "128x128 chains"},
+                                {Fp8Tile::k128x64Folds, "128x64 folds"},
                                 {Fp8Tile::k128x128Folds, "128x128 folds"}};
 
 // Tiles that give a product's bits.

@@ -58,7 +58,9 @@ Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int chains) {
   };
   if (at_once(64, 64)) return Fp8Tile::k64x64Chains;
   if (at_once(64, 128)) return Fp8Tile::k64x128Chains;
-  return at_once(128, 128) ? Fp8Tile::k128x128Chains : Fp8Tile::k128x128Folds;
+  if (at_once(128, 128)) return Fp8Tile::k128x128Chains;
+  const int64_t pairs = CeilDivide(tokens, 128) * CeilDivide(out, 128);
+  return 2 * pairs <= Multiprocessors() ? Fp8Tile::k128x64Folds : Fp8Tile::k128x128Folds;
 }
 
 // Measured on an H200 (docs/design/fp8-gemm.md): few tokens are a question of reading weights

@@ -24,6 +24,8 @@ void LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
       return Launch<Tile<2, 1, 1, 1, 192, 5, Share::kX, 2>>(problem, stream);
     case Fp8Tile::k128x256Pair:
       return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kWeights, 2>>(problem, stream);
+    case Fp8Tile::k128x64Folds:
+      return Launch<Tile<2, 1, 1, 1, 64, 8, Share::kX, 2, false, true>>(problem, stream);
     case Fp8Tile::k128x128Folds:
       return Launch<Tile<2, 1, 1, 1, 128, 6, Share::kX, 2, false, true>>(problem, stream);
     default: return LaunchChains(tile, problem, stream);

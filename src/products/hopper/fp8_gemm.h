@@ -57,7 +57,8 @@ enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
 // Tiles of the output by one block: tokens x channels. Of a pair, two blocks of a cluster share the
 // tokens' activations, of k128x256Pair the weights. Of chains, as many blocks as there are share
-// the tile, and k128x128Folds has them one after the other. kAuto chooses by shape.
+// the tile, and k128x64Folds and k128x128Folds have them one after the other. kAuto chooses by
+// shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
   k64x32,
@@ -73,6 +74,7 @@ enum class Fp8Tile : uint8_t {
   k64x64Chains,
   k64x128Chains,
   k128x128Chains,
+  k128x64Folds,
   k128x128Folds,
 };
 
