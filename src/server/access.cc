@@ -71,9 +71,12 @@ Status Access::RereadKeys() {
   for (size_t i = 0; i < options_.other_api_keys.size(); ++i) {
     TRY(keys.AddShared(fmt::format("{} {}", kSharedKey, i + 2), options_.other_api_keys[i]));
   }
-  accounts_.ForgetKeysBut(keys);
-  std::lock_guard lock(mutex_);
-  keys_ = std::make_shared<const ApiKeys>(std::move(keys));
+  const auto read = std::make_shared<const ApiKeys>(std::move(keys));
+  {
+    std::lock_guard lock(mutex_);
+    keys_ = read;
+  }
+  accounts_.ForgetKeysBut(*read);  // now that who comes finds the others no more
   return {};
 }
 
@@ -134,6 +137,11 @@ void Access::SetCaller(HttpRequest& head, const ApiKey* key) {
 void Access::NameCaller(HttpRequest& head) {
   const auto keys = this->keys();
   SetCaller(head, keys->Find(KeyOf(head)));
+}
+
+std::shared_ptr<ClientMemory> Access::MemoryOf(const std::string& address) {
+  const std::shared_ptr<ClientAccount> account = accounts_.OfAddress(address);
+  return {account, &account->memory()};
 }
 
 std::optional<HttpResponse> Access::CheckHead(HttpRequest& head) {

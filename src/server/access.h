@@ -27,6 +27,8 @@ class Access {
   std::optional<HttpResponse> CheckHead(HttpRequest& head);
   // Of a request that is refused whoever asks: says in `head` who does, for log and metrics.
   void NameCaller(HttpRequest& head);
+  // What the requests of an address hold, of those that no account is asked for.
+  std::shared_ptr<ClientMemory> MemoryOf(const std::string& address);
   // Reads the file of keys again; one that cannot be taken changes nothing.
   Status RereadKeys();
 

@@ -99,8 +99,8 @@ Api::Answer Api::Dispatch(Endpoint endpoint, HttpRequest& request, const WorkLim
     case Endpoint::kLoad: return Load();
     case Endpoint::kVersion: return Version();
     case Endpoint::kServerInfo: return ServerInfo();
-    case Endpoint::kMetrics: return MetricsText();
-    case Endpoint::kOpenApi: return HttpResponse{.body = kOpenApi};
+    case Endpoint::kMetrics: return MetricsText(request);
+    case Endpoint::kOpenApi: return Description();
     case Endpoint::kWebPage: return WebPage(request);
   }
   return ErrorResponse({500, "The route has no handler.", "server_error"});
@@ -152,10 +152,18 @@ HttpResponse Api::ServerInfo() const {
                          {"default_chat_template_kwargs", served_.chat_defaults}});
 }
 
-HttpResponse Api::MetricsText() {
-  const size_t grammar_bytes = served_.grammars == nullptr ? 0 : served_.grammars->grammar_bytes();
-  return {.body = metrics_.Render(engine_.Stats(), grammar_bytes) + http_metrics_.Render(),
-          .content_type = Metrics::kContentType};
+HttpResponse Api::MetricsText(const HttpRequest& request) {
+  const auto make = [this] {
+    const size_t grammar_bytes =
+        served_.grammars == nullptr ? 0 : served_.grammars->grammar_bytes();
+    return metrics_.Render(engine_.Stats(), grammar_bytes) + http_metrics_.Render();
+  };
+  return {.shared = metrics_text_.Get(request.began, make), .content_type = Metrics::kContentType};
+}
+
+HttpResponse Api::Description() {
+  static const auto text = std::make_shared<const std::string>(kOpenApi);
+  return {.shared = text};
 }
 
 HttpResponse Api::ResetPrefixCache() {

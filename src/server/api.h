@@ -22,6 +22,7 @@
 #include "server/response_store.h"
 #include "server/routes.h"
 #include "server/served_engine.h"
+#include "server/text_for_all.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -47,7 +48,8 @@ class Api {
   HttpResponse Load() const;
   HttpResponse Version() const;
   HttpResponse Models(const HttpRequest& request) const;
-  HttpResponse MetricsText();
+  HttpResponse MetricsText(const HttpRequest& request);
+  static HttpResponse Description();
   HttpResponse ResetPrefixCache();
   Answer Chat(HttpRequest& request, const WorkLimits& limits);
   Answer Messages(HttpRequest& request, const WorkLimits& limits);
@@ -84,6 +86,7 @@ class Api {
   const SteadyClock clock_;
   const int64_t started_;  // Unix time
   mutable Metrics metrics_;
+  TextForAll metrics_text_;
   ResponseStore responses_;
 };
 

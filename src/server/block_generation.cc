@@ -45,8 +45,9 @@ void BlockGeneration::Take(Piece piece, std::string* events) {
 void BlockGeneration::AddText(Kind kind, std::string_view text, std::string* events) {
   if (text.empty()) return;
   if (open_ && blocks_.back().kind == kind) return Add(text, events);
+  const bool blank = text.find_first_not_of(" \t\n\v\f\r") == std::string::npos;
   blank_ += text;
-  if (blank_.find_first_not_of(" \t\n\v\f\r") == std::string::npos) return;
+  if (blank) return;
   const std::string whole = std::exchange(blank_, {});
   Open({kind, "", "", ""}, events);
   Add(whole, events);

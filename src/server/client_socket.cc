@@ -188,15 +188,23 @@ void ClientSocket::Send(std::string bytes) {
   if (!writing_) StartWrite();
 }
 
+void ClientSocket::SendShared(std::shared_ptr<const std::string> bytes) {
+  if (gone_) return;
+  shared_outbox_ = std::move(bytes);
+  if (!writing_) StartWrite();
+}
+
 void ClientSocket::StartWrite() {
-  if (sent_ == sending_.size()) {
+  if (sent_ == sending().size()) {
+    const bool shared = outbox_.empty();
+    shared_sending_ = shared ? std::exchange(shared_outbox_, nullptr) : nullptr;
     sending_ = std::exchange(outbox_, {});
     sent_ = 0;
   }
   writing_ = true;
   SetDeadline(send_timeout_ms_);
-  const size_t slice = std::min(sending_.size() - sent_, kWriteSliceBytes);
-  asio::async_write(stream_, asio::buffer(sending_.data() + sent_, slice),
+  const size_t slice = std::min(sending().size() - sent_, kWriteSliceBytes);
+  asio::async_write(stream_, asio::buffer(sending().data() + sent_, slice),
                     [self = shared_from_this()](error_code error, size_t written) {
                       self->writing_ = false;
                       self->sent_ += written;

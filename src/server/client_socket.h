@@ -66,7 +66,12 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   // Sends in order, without waiting. Nothing once the client is gone.
   void Send(std::string bytes);
-  size_t unsent() const { return outbox_.size() + sending_.size() - sent_; }
+  // The same, without a copy. REQUIRES: nothing more is sent until Flushed.
+  void SendShared(std::shared_ptr<const std::string> bytes);
+  size_t unsent() const {
+    return outbox_.size() + (shared_outbox_ ? shared_outbox_->size() : 0) + sending().size() -
+           sent_;
+  }
   awaitable<void> Flushed();  // everything sent, or the client gone
   // The same; the client is dropped if it takes longer over all of it than a slow line would.
   awaitable<void> FlushedInTime();
@@ -86,6 +91,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   void SetUpTcp();
   awaitable<void> EndTls(int ms);
   void StartWrite();
+  const std::string& sending() const { return shared_sending_ ? *shared_sending_ : sending_; }
   void StartDeadline(int ms, bool of_read);
 
   ClientStream stream_;
@@ -99,7 +105,9 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   bool watching_ = false, watch_wanted_ = false;
   bool writing_ = false;
   std::string sending_, outbox_;  // being written; to be written after it
-  size_t sent_ = 0;               // of sending_
+  // The same: instead of sending_; after outbox_.
+  std::shared_ptr<const std::string> shared_sending_, shared_outbox_;
+  size_t sent_ = 0;  // of sending()
 };
 
 }  // namespace fathom

@@ -30,10 +30,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kReadAheadBytes = size_t{16} << 10;  // of pipelined requests
-constexpr size_t kLoggedBytes = 96;                   // of a method or a path
-constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
-constexpr int kLingerMs = 2'000;
-constexpr int kEndMs = 1'000;  // for a client to agree that TLS ends
+constexpr int kEndMs = 1'000;                         // for a client to agree that TLS ends
 constexpr std::string_view kStored = "/v1/responses/";
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
 
@@ -43,9 +40,9 @@ bool IsWork(const HttpRequest& request) {
          (request.method == "POST" || request.path.starts_with(kStored));
 }
 
-// For a line of the log: what did not arrive.
-std::string OrDash(std::string text) {
-  return text.empty() ? "-" : text;
+bool AsksMetrics(const HttpRequest& request) {
+  const Route* const route = FindRoute(request.path);
+  return route != nullptr && route->endpoint == Endpoint::kMetrics;
 }
 
 int64_t NowMs() {
@@ -219,12 +216,13 @@ asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& err
 
 // Does `work` on a worker. It is interrupted when the client leaves, the server stops, or the time
 // for it is over.
-asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, const Work& work) {
+asio::awaitable<std::optional<ApiError>> Connection::OnWorker(asio::thread_pool& workers,
+                                                              const Work& work) {
   Interrupt interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms),
                       &context_.stopping);
   bool done = false;
   std::optional<ApiError> failure;
-  asio::post(context_.workers.For(bytes), [&] {
+  asio::post(workers, [&] {
     interrupt.Restart();  // it may have waited for its turn
     try {
       work(interrupt);
@@ -246,7 +244,28 @@ asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, cons
   co_return failure;
 }
 
+// They take a worker a millisecond and more, and as text that nobody reads count for who asks.
+asio::awaitable<HttpResponse> Connection::Metrics(Exchange& exchange) {
+  exchange.claim.CountFor(context_.access.MemoryOf(exchange.request.address));
+  HttpResponse response;
+  const Work work = [&](const Interrupt&) {
+    Api::Answer answer = context_.api.load()->Handle(exchange.request, {});
+    response = std::move(std::get<HttpResponse>(answer));
+  };
+  std::optional<ApiError> failure = co_await OnWorker(context_.workers.ForMetrics(), work);
+  if (!failure && response.shared) {
+    const Status room = exchange.claim.Grow(response.shared->size());
+    if (!room.ok()) failure = EngineError(room);
+  }
+  if (failure) response = Refusal(exchange.request, *failure);
+  co_return response;
+}
+
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
+  if (AsksMetrics(exchange.request)) {
+    HttpResponse metrics = co_await Metrics(exchange);
+    co_return co_await Respond(exchange, std::move(metrics));
+  }
   if (!IsWork(exchange.request)) {
     Api::Answer answer = context_.api.load()->Handle(exchange.request, {});
     co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
@@ -264,7 +283,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     kept = static_cast<size_t>(std::max<int64_t>(ThreadBytes() - before, 0));
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
-  const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
+  const std::optional<ApiError> failure = co_await OnWorker(context_.workers.For(bytes), work);
   if (failure) {
     exchange.failure = failure->message;
     answer = Refusal(exchange.request, *failure);
@@ -278,104 +297,6 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   }
   auto& generation = std::get<std::unique_ptr<Generation>>(answer);
   co_return co_await Generate(exchange, generation, kept);
-}
-
-// The end of a request whose client went away.
-bool Connection::Left(Exchange& exchange) {
-  Log(exchange, 499);  // nginx's number for it
-  client_->Drop();
-  return false;
-}
-
-// Until then, or the server stops, the client leaves, or somebody else wants the connection's
-// place.
-asio::awaitable<void> Connection::HoldBack(Exchange& exchange, int64_t ms) {
-  if (ms <= 0) co_return;
-  idle_since_ms_ = NowMs();
-  asio::steady_timer due(client_->socket().get_executor(), std::chrono::milliseconds(ms));
-  due.async_wait([client = client_](error_code error) {
-    if (!error) client->Notify();
-  });
-  client_->StartWatch();
-  while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !ending_) {
-    if (client_->half_closed() && !std::exchange(exchange.probed, true)) client_->Send(kProtocol);
-    co_await client_->Changed();
-  }
-  EndIdle();
-  co_await client_->Flushed();  // or the end of the watch would break the probe off
-  co_await client_->StopWatch();
-}
-
-// `wanted` by value: the body is sent from where it is.
-asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wanted) {
-  HttpResponse response = std::move(wanted);
-  if (response.status == 429 && exchange.request.client) {
-    const int64_t ms = exchange.request.client->HoldRefusalMs(context_.options.refusal_gap_ms,
-                                                              context_.options.refusal_delay_ms);
-    co_await HoldBack(exchange, ms);
-    if (client_->gone()) co_return Left(exchange);
-  }
-  if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
-    response = Refusal(exchange.request, EngineError(room));
-  }
-  const bool keep_alive = exchange.keep_alive && !exchange.unread && !ending_ &&
-                          context_.state != ServerState::kDraining;
-  std::string head = fmt::format(
-      "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
-      "Connection: {}\r\n",
-      exchange.probed ? "" : kProtocol, response.status, Reason(response.status),
-      response.content_type, response.body.size(), exchange.request.id,
-      keep_alive ? "keep-alive" : "close");
-  head += HeaderLines(response.headers);
-  head += ExtraHeaders(exchange.request) + "\r\n";
-  const int status = response.status;
-  if (exchange.head_only || status == 304) response.body.clear();
-  if (response.body.size() < kJoinedBytes) {
-    client_->Send(head + response.body);
-  } else {
-    client_->Send(std::move(head));
-    client_->Send(std::move(response.body));
-  }
-  Log(exchange, status);
-  co_await client_->FlushedInTime();
-  if (!keep_alive && exchange.unread && !client_->gone()) co_await client_->Linger(kLingerMs);
-  co_return keep_alive && !client_->gone();
-}
-
-std::string Connection::ExtraHeaders(const HttpRequest& request) const {
-  const std::string cors = HeaderLines(context_.access.cors().Headers(request.origin));
-  return request.client ? cors + HeaderLines(request.client->Headers()) : cors;
-}
-
-// Of every exchange once, at its end: log and metrics.
-void Connection::Log(const Exchange& exchange, int status) {
-  const HttpRequest& request = exchange.request;
-  const std::string_view route = RouteName(request.path);
-  const bool known = request.method == "GET" || request.method == "POST";
-  const std::string key = request.client ? request.client->key_name() : "";
-  const std::chrono::duration<double, std::milli> took =
-      std::chrono::steady_clock::now() - exchange.began;
-  context_.metrics.OnHttp(known ? request.method : "other", route, status, took.count() / 1000);
-  if (!key.empty()) context_.metrics.OnKey(key, status, exchange.usage);
-  std::string line =
-      fmt::format("{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
-                  OrDash(Printable(request.method, kLoggedBytes)),
-                  OrDash(Printable(request.path, kLoggedBytes)), status, took.count(),
-                  exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
-  if (!key.empty()) line += fmt::format(", key {}", key);
-  const std::string& failure = exchange.failure;
-  if (!failure.empty()) line += fmt::format(", ended by an error: {}", failure);
-  const LogField fields[] = {{"client", client_->peer()},
-                             {"method", Printable(request.method, kLoggedBytes)},
-                             {"path", Printable(request.path, kLoggedBytes)},
-                             {"status", int64_t{status}},
-                             {"ms", took.count()},
-                             {"prompt_tokens", exchange.usage.prompt_tokens},
-                             {"generated_tokens", exchange.usage.completion_tokens},
-                             {"id", request.id},
-                             {"key", key},
-                             {"error", failure}};
-  LogEvent(IsAboutServer(route) ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }
 
 }  // namespace fathom

@@ -28,7 +28,8 @@
 namespace fathom {
 
 // Threads that parse, render and tokenise, so that no I/O thread does. Long requests have their
-// own, and do not keep short ones waiting; the system has these give way to all other threads.
+// own, and do not keep short ones waiting; the system has these give way to all other threads. One
+// more writes metrics, which wait for nobody's request, and gives way too.
 class Workers {
  public:
   Workers() {
@@ -40,19 +41,22 @@ class Workers {
       });
     }
     all->arrive_and_wait();  // one that is stopped would keep the other waiting
+    boost::asio::post(metrics_, [] { LowerThisThread(kMetricsNice, "write metrics"); });
   }
+  boost::asio::thread_pool& ForMetrics() { return metrics_; }
   boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
   // Waits for the work that has begun; what has not is dropped.
   void Stop() {
-    for (boost::asio::thread_pool* pool : {&short_, &long_}) pool->stop();
-    for (boost::asio::thread_pool* pool : {&short_, &long_}) pool->join();
+    for (boost::asio::thread_pool* pool : {&short_, &long_, &metrics_}) pool->stop();
+    for (boost::asio::thread_pool* pool : {&short_, &long_, &metrics_}) pool->join();
   }
 
  private:
   static constexpr size_t kLongBytes = size_t{64} << 10;
-  static constexpr int kThreads = 2;    // of each
-  static constexpr int kLongNice = 19;  // the least that there is: other threads hardly wait
-  boost::asio::thread_pool short_{kThreads}, long_{kThreads};
+  static constexpr int kThreads = 2;       // of each
+  static constexpr int kLongNice = 19;     // the least that there is: other threads hardly wait
+  static constexpr int kMetricsNice = 10;  // who asks on and on has a tenth of a core that is busy
+  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, metrics_{1};
 };
 
 // What all connections of a server share.
@@ -107,10 +111,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<HttpResponse> CheckHead(Exchange& exchange);
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
+  awaitable<HttpResponse> Metrics(Exchange& exchange);
   std::string ExtraHeaders(const HttpRequest& request) const;
   using Work = std::function<void(const Interrupt&)>;
   // What it failed of. `work` outlives the wait.
-  awaitable<std::optional<ApiError>> OnWorker(size_t bytes, const Work& work);
+  awaitable<std::optional<ApiError>> OnWorker(boost::asio::thread_pool& workers, const Work& work);
   awaitable<std::optional<ApiError>> DoWork(size_t bytes, size_t copied, const Work& work);
   bool Left(Exchange& exchange);
   void CountRefusal();

@@ -177,7 +177,8 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
 // Small work here, and what makes much JSON of `bytes`, or copies much, on a worker.
 asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, size_t copied,
                                                             const Work& work) {
-  if (bytes + copied > kInlineAnswer) co_return co_await OnWorker(bytes, work);
+  if (bytes + copied > kInlineAnswer)
+    co_return co_await OnWorker(context_.workers.For(bytes), work);
   work(Interrupt({}));
   co_return std::nullopt;
 }

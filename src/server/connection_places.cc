@@ -122,4 +122,8 @@ void ConnectionPlaces::AbortAll() {
   for (const auto& [connection, held] : connections_) connection->Abort();
 }
 
+void ConnectionPlaces::DropAll() {
+  for (const auto& [connection, held] : connections_) connection->Drop();
+}
+
 }  // namespace fathom

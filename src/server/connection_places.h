@@ -38,6 +38,7 @@ class ConnectionPlaces {
   void AdmitGuests() { guests_only_ = true; }
   void EndIdle();
   void AbortAll();
+  void DropAll();
   size_t size() const { return connections_.size(); }
   size_t but_guests() const { return connections_.size() - guests_; }
 

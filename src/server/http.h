@@ -1,6 +1,7 @@
 // HTTP messages as plain structs.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,11 +28,13 @@ struct HttpRequest {
   std::string owner;           // of what it leaves here: its key, or its address
   std::shared_ptr<ClientAccount> client;  // who asks; null for what says how the server is
   std::string body;
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 
 struct HttpResponse {
   int status = 200;
   std::string body;
+  std::shared_ptr<const std::string> shared;  // instead of `body`: many answers' one
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;
 };

@@ -50,6 +50,49 @@ TEST_F(HttpServerTest, WhatWaitsCounts) {
   }
 }
 
+// They need no key, and had a copy each, which counted for nobody.
+TEST_F(HttpServerTest, PagesThatNobodyReadsTakeNothing) {
+  constexpr int kUnread = 200;  // of 0.3 MB: more than large requests may have
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{34} << 20});
+  for (const std::string path : {"/", "/openapi.json"}) {
+    std::vector<std::unique_ptr<Client>> unread;
+    for (int i = 0; i < kUnread; ++i) {
+      unread.push_back(std::make_unique<Client>(port_, /*receive_buffer=*/4096));
+      unread.back()->Request("GET", path, "");
+    }
+    EXPECT_TRUE(Eventually([&] {
+      return Client(port_)
+                 .Ask("GET", "/metrics")
+                 .body.find(fmt::format("http_answers_total{{handler=\"{}\",status=\"200\"}} {}\n",
+                                        path, kUnread)) != std::string::npos;
+    })) << path;
+    EXPECT_EQ(Client(port_).Ask("POST", kResponses, Asked("hi", 60'000)).status, 200);
+  }
+  const Response page = Client(port_).Ask("GET", "/");
+  EXPECT_EQ(page.headers.at("Content-Length"), std::to_string(page.body.size()));
+  EXPECT_TRUE(page.body.ends_with("</html>\n")) << page.body.substr(page.body.size() - 20);
+}
+
+// What is written of many keys is large, and counts for who does not read it.
+TEST_F(HttpServerTest, MetricsThatNobodyReadsCount) {
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{1} << 20});
+  std::vector<std::unique_ptr<Client>> unread;
+  for (int i = 0; i < 400; ++i) {
+    unread.push_back(std::make_unique<Client>(port_, /*receive_buffer=*/4096));
+    unread.back()->Request("GET", "/metrics", "");
+  }
+  const std::string busy = R"(http_answers_total{handler="/metrics",status="503"})";
+  Response last;
+  EXPECT_TRUE(Eventually([&] {
+    last = Client(port_).Ask("GET", "/metrics");
+    return last.status == 503;
+  }));
+  EXPECT_EQ(last.body.find(busy), std::string::npos);
+  unread.clear();
+  EXPECT_TRUE(Eventually(
+      [&] { return Client(port_).Ask("GET", "/metrics").body.find(busy) != std::string::npos; }));
+}
+
 TEST_F(HttpServerTest, StoredResponsesCountForWhoAsks) {
   Serve({.max_body_bytes = size_t{16} << 20, .max_request_memory_bytes = size_t{240} << 20});
   const Response stored = Client(port_).Ask("POST", kResponses, Asked("hi", 14'000'000));

@@ -39,7 +39,8 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr int kAbortGraceMs = 700;  // to send the last errors: with all that ends then, a second
+// To send the last errors, and to log whom they did not reach: with all that ends then, a second.
+constexpr int kAbortGraceMs = 600, kDropGraceMs = 150;
 
 std::string Connections(size_t count) {
   return fmt::format("{} connection{}", count, count == 1 ? "" : "s");
@@ -79,6 +80,7 @@ class HttpServer::Loop {
   void Leave();
   void BeginDrain();
   void AbortAll();
+  void DropAll();
   void FinishIfDrained();
   void After(int ms, std::function<void()> then);  // instead of what was to come
   void Admit(Socket socket);
@@ -270,7 +272,13 @@ void HttpServer::Loop::AbortAll() {
   if (places_.size() == 0) return;
   LOG_WARNING("ending {} still at work", Connections(places_.size()));
   places_.AbortAll();
-  After(kAbortGraceMs, [this] { io_.stop(); });
+  After(kAbortGraceMs, [this] { DropAll(); });
+}
+
+// Those who neither send nor read: their requests have a line in the log, too.
+void HttpServer::Loop::DropAll() {
+  places_.DropAll();
+  After(kDropGraceMs, [this] { io_.stop(); });
 }
 
 void HttpServer::Loop::FinishIfDrained() {
@@ -283,7 +291,7 @@ void HttpServer::Loop::FinishIfDrained() {
     drain_timer_.cancel();
   } else if (!std::exchange(aborting_, true)) {
     places_.EndIdle();
-    After(kAbortGraceMs, [this] { io_.stop(); });
+    After(kAbortGraceMs, [this] { DropAll(); });
   }
 }
 

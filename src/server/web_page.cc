@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -52,8 +53,9 @@ bool Names(std::string_view wanted, std::string_view tag) {
 HttpResponse WebPage(const HttpRequest& request) {
   static const std::string policy = Policy();
   static const std::string tag = fmt::format("\"{}\"", Sha256Base64(kPage));
+  static const auto page = std::make_shared<const std::string>(kPage);
   return {.status = Names(request.known_tags, tag) ? 304 : 200,
-          .body = std::string(kPage),
+          .shared = page,
           .content_type = "text/html; charset=utf-8",
           .headers = {{"Content-Security-Policy", policy},
                       {"ETag", tag},

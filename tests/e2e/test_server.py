@@ -173,6 +173,20 @@ def test_a_second_interrupt_ends_streams_with_an_error():
         assert " 200 " in line and line.endswith("ended by an error: The server is shutting down.")
 
 
+def test_a_request_that_was_still_arriving_at_the_end_has_its_line():
+    with serving("--shutdown-timeout", "0.2") as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+            time.sleep(0.2)
+            server.process.terminate()
+            began = time.monotonic()
+            assert server.process.wait(5) == 0
+            assert time.monotonic() - began < 2
+        assert server.output().count(" POST /v1/completions 499 ") == 1
+
+
 def run(*arguments, **options):
     return subprocess.run(
         [BINARY, *arguments], capture_output=True, text=True, timeout=60, **options

@@ -4,6 +4,8 @@ have seen it."""
 
 import copy
 import json
+import re
+import selectors
 import sys
 import time
 from pathlib import Path
@@ -298,6 +300,24 @@ def questions_about_the_server(attack):
     attack.crowd(4, work)
 
 
+def metrics_for_hundreds(attack):
+    """Each asks four times at once, and again as soon as it has an answer."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    whole = re.compile(rb"HTTP/1.1 200 (?s:.*?)Content-Length: (\d+)\r\n(?s:.*?)\r\n\r\n")
+    with selectors.DefaultSelector() as ready:
+        for _ in range(500):
+            client = attack.hold(attack.connect())
+            client.sendall(4 * request)
+            ready.register(client, selectors.EVENT_READ, bytearray())
+        while attack.going():
+            for key, _ in ready.select(0.1):
+                answers = key.data
+                answers += key.fileobj.recv(MIB)
+                while (head := whole.match(answers)) and len(answers) >= head.end() + int(head[1]):
+                    del answers[: head.end() + int(head[1])]
+                    key.fileobj.sendall(request)
+
+
 def names_that_cannot_be_printed(attack):
     path = "/" + "%00%1b[2J%0a%ff" * 1000
     attack.crowd(4, lambda _: attack.ask("", (404,), path=path))
@@ -405,8 +425,8 @@ CASES = [
     slow_heads, slow_bodies, announced_bodies, bodies_that_never_end, bodies_that_are_left, bodies_of_one_byte_chunks,
     bodies_too_large, long_texts, long_words, dense_json, deep_json, many_keys, many_template_names, many_messages,
     requests_that_are_refused, damaged_fields, damaged_bytes, other_protocols, large_heads, floods_of_connections, idle_connections,
-    resets, pipelines, pipelines_that_nobody_reads, questions_about_the_server, names_that_cannot_be_printed,
-    streams_that_are_left, requests_that_are_left, ends_that_are_half, streams_that_nobody_reads,
+    resets, pipelines, pipelines_that_nobody_reads, questions_about_the_server, metrics_for_hundreds,
+    names_that_cannot_be_printed, streams_that_are_left, requests_that_are_left, ends_that_are_half, streams_that_nobody_reads,
     answers_that_nobody_reads, large_answers, texts_of_many_tokens, more_than_the_queue_holds, too_many_choices,
     hostile_grammars, long_answers_under_grammars, damaged_schemas, long_prompts,
 ]  # fmt: skip
