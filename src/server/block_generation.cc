@@ -63,6 +63,7 @@ void BlockGeneration::Open(Block block, std::string* events) {
 void BlockGeneration::Add(std::string_view text, std::string* events) {
   if (text.empty()) return;
   blocks_.back().text += text;
+  text_bytes_ += text.size();
   if (events != nullptr) OnText(blocks_.back(), text, events);
 }
 

@@ -15,6 +15,9 @@ namespace fathom {
 
 // Of one choice.
 class BlockGeneration : public Generation {
+ public:
+  size_t kept_text() const override { return text_bytes_; }
+
  protected:
   enum class Kind { kThinking, kText, kCall };
   struct Block {
@@ -55,8 +58,9 @@ class BlockGeneration : public Generation {
   OutputParser parser_;
   ReasoningMeter meter_;
   std::vector<Block> blocks_;
-  bool open_ = false;  // the last block goes on
-  std::string blank_;  // whitespace at the beginning of a text, before any other of it
+  size_t text_bytes_ = 0;  // of all blocks
+  bool open_ = false;      // the last block goes on
+  std::string blank_;      // whitespace at the beginning of a text, before any other of it
   std::optional<FinishReason> finish_;
   boost::json::value stop_reason_;
 };

@@ -128,7 +128,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<std::string> TakeStep(Exchange& exchange, Generation& generation, RequestStream& stream,
-                                  bool& first);
+                                  size_t kept, bool& first);
   awaitable<bool> SendAnswer(Exchange& exchange, std::unique_ptr<Generation>& generation);
   void SendEvents(const Exchange& exchange, std::string events);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);

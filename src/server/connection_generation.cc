@@ -204,9 +204,10 @@ void Connection::SendEvents(const Exchange& exchange, std::string events) {
   }
 }
 
-// What there is of tokens, as a stream's events or for the answer. `first`: nothing came before.
+// What there is of tokens, as a stream's events or for the answer. `kept`: what the request had
+// claimed before any came. `first`: nothing came before.
 asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation& generation,
-                                                  RequestStream& stream, bool& first) {
+                                                  RequestStream& stream, size_t kept, bool& first) {
   std::string events;
   std::optional<ApiError> failure;
   auto outputs = stream.Take();
@@ -217,10 +218,20 @@ asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation
         for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
       }
     };
-    const size_t repeated = first && generation.streams() ? 2 * generation.repeated_bytes() : 0;
+    // What begins repeats what was asked, and what ends a block repeats its text: any step may.
+    const size_t asked = first ? 2 * generation.repeated_bytes() : 0;
+    const size_t repeated = generation.streams() ? asked + generation.repeated_text() : 0;
     first = false;
     failure = co_await DoWork(SizeOf(outputs), repeated, take);
     if (failure) generation.Fail(*failure, "error");
+  }
+  // What is collected counts as the answer, and of a stream what it keeps to say again.
+  const size_t held =
+      kept + (generation.streams() ? generation.kept_text() + generation.repeated_text()
+                                   : generation.size());
+  if (held > exchange.claim.held()) {
+    const Status room = exchange.claim.Grow(held - exchange.claim.held());
+    if (!room.ok()) generation.Fail(EngineError(room), "abort");
   }
   const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
   if (end && !generation.done()) generation.Fail(*end, "abort");
@@ -228,7 +239,8 @@ asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation
     const Work finish = [&](const Interrupt&) {
       events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     };
-    failure = co_await DoWork(0, generation.repeated_bytes(), finish);
+    const size_t repeated = generation.repeated_bytes() + generation.repeated_text();
+    failure = co_await DoWork(0, repeated, finish);
     if (failure) generation.Fail(*failure, "error");
   }
   co_return events;
@@ -264,12 +276,7 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     }
     co_await client_->Changed();
     if (client_->gone()) co_return false;
-    std::string events = co_await TakeStep(exchange, generation, stream, first);
-    const size_t held = kept + generation.size(), counted = exchange.claim.held();
-    if (!generation.streams() && held > counted) {  // what is collected counts as the answer
-      const Status room = exchange.claim.Grow(held - counted);
-      if (!room.ok()) generation.Fail(EngineError(room), "abort");
-    }
+    std::string events = co_await TakeStep(exchange, generation, stream, kept, first);
     if (events.empty() && silence.count() > 0 &&
         silent.expiry() <= std::chrono::steady_clock::now()) {
       events = kComment;

@@ -73,6 +73,9 @@ class Generation {
   size_t size() const;
   // Of its request, wherever an answer repeats that: a stream's first events twice, its last once.
   virtual size_t repeated_bytes() const { return 0; }
+  // Of its own text so far, a stream's: what it keeps, and roughly what events to come repeat.
+  virtual size_t kept_text() const { return 0; }
+  virtual size_t repeated_text() const { return 0; }
   // What its requests take of the engine's memory, and a stream to repeat what was asked.
   size_t BytesAsked() const;
 

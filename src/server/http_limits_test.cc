@@ -203,6 +203,32 @@ TEST_F(HttpServerTest, LargeAnswersAreBuiltByWorkers) {
   EXPECT_EQ(answer.get().parsed().at("choices").as_array().size(), 16u);
 }
 
+// Nor do the last events of a stream, which say its text again.
+TEST_F(HttpServerTest, EndsOfLongStreamsAreBuiltByWorkers) {
+  Serve({.max_unsent_bytes = size_t{1} << 30, .io_threads = 1});
+  Client client(port_);
+  client.Request("POST", "/v1/responses", R"({"input": "nothing", "stream": true})");
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  const RequestId id = engine_->seen().back().id;
+  constexpr size_t kTokens = 4'000'000;
+  const GeneratedToken token{Tokens("!")[0], {}};
+  outputs_.Deliver({{.id = id, .tokens = std::vector<GeneratedToken>(kTokens, token)}});
+  client.ReadBytes(kTokens);
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  auto end = std::async(std::launch::async, [&] { return client.ReadBytes(4 * kTokens); });
+  outputs_.Deliver({{.id = id, .finish = FinishReason::kLength}});
+  Clock::duration worst{};
+  while (end.wait_for(1ms) != std::future_status::ready) {
+    const auto asked = Clock::now();
+    EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 200);
+    worst = std::max(worst, Clock::now() - asked);
+  }
+  EXPECT_LT(4 * worst, Clock::now() - began);
+  EXPECT_EQ(end.get().size(), 4 * kTokens);
+  EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("max_output_tokens"), std::string::npos);
+}
+
 TEST_F(HttpServerTest, DetokenizeTakesAContextAtMost) {
   Serve();
   const auto ids = [](int count) {

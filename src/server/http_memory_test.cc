@@ -50,6 +50,31 @@ TEST_F(HttpServerTest, WhatWaitsCounts) {
   }
 }
 
+// A stream that says its text again at its end keeps it until then.
+TEST_F(HttpServerTest, TextThatAStreamKeepsCounts) {
+  Serve({.max_body_bytes = size_t{64} << 10,
+         .max_request_memory_bytes = size_t{1} << 20,
+         .max_unsent_bytes = size_t{8} << 20});
+  const auto end_of = [&](const char* path, const std::string& body) {
+    const size_t before = engine_->seen().size();
+    Client client(port_);
+    client.Request("POST", path, body);
+    EXPECT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+    RequestOutput output{.id = engine_->seen().back().id};
+    for (int i = 0; i < 30; ++i) {  // 0.3 MB of text, said four times
+      for (int j = 0; j < 5000; ++j) output.tokens.push_back({Tokens(" a")[0], {}});
+      outputs_.Deliver({std::exchange(output, {.id = output.id})});
+    }
+    output.finish = FinishReason::kLength;
+    outputs_.Deliver({output});
+    return client.Read().body;
+  };
+  const std::string stream = R"(, "stream": true)";
+  EXPECT_NE(end_of(kResponses, Asked("nothing", 1, stream)).find("response.failed"),
+            std::string::npos);
+  EXPECT_NE(end_of(kChat, Stream("nothing")).find("[DONE]"), std::string::npos);
+}
+
 // They need no key, and had a copy each, which counted for nobody.
 TEST_F(HttpServerTest, PagesThatNobodyReadsTakeNothing) {
   constexpr int kUnread = 200;  // of 0.3 MB: more than large requests may have

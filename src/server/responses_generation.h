@@ -33,6 +33,8 @@ class ResponsesGeneration final : public BlockGeneration {
   std::string ErrorEvents() override;
   std::string Body() override;
   size_t repeated_bytes() const override { return context_.shown.size(); }
+  // A block's end says it three times, and the answer's end once more.
+  size_t repeated_text() const override { return 4 * kept_text(); }
 
  private:
   void OnBegin(std::string* events) override;
