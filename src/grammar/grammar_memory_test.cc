@@ -79,6 +79,13 @@ TEST(GrammarMemoryTest, WhatIsOnlyKeptGoesFirst) {
   EXPECT_EQ(compiler.grammar_bytes(), 800u);
 }
 
+TEST(GrammarMemoryTest, TheCacheHasAQuarterAtMost) {
+  GrammarCompiler compiler(OfText, kSmall);
+  ASSERT_TRUE(Wait(compiler, "600", 1).ok());
+  ASSERT_TRUE(Wait(compiler, "500", 2).ok());
+  EXPECT_EQ(compiler.grammar_bytes(), 500u);
+}
+
 // Grammars that requests hold may outlive the server's compilers.
 TEST(GrammarMemoryTest, GrammarsOutliveTheirCompiler) {
   std::shared_ptr<const Grammar> held;
