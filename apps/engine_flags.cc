@@ -317,7 +317,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       .add_flag("--batch-invariance,!--no-batch-invariance", s.batch_invariant,
                 "A token's bits do not depend on who shares its step; --no-batch-invariance gives "
                 "that up where it costs time: on Hopper, in attention of few requests with more "
-                "than 16 heads, and of rows with drafts")
+                "than 16 heads and of rows with drafts, and in FP8 products of prompts")
       ->group(group);
   AddStepTimeout(command, &s.step_timeout_s, group);
   AddDummyFlags(command, settings);

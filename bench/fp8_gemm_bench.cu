@@ -18,35 +18,17 @@ namespace {
 Report report;
 constexpr int kRestMs = 250;
 
-struct TileName {
-  Fp8Tile tile;
-  const char* name;
-};
-constexpr TileName kFewTokens[] = {{Fp8Tile::kAuto, "auto"},
-                                   {Fp8Tile::k64x32, "64x32"},
-                                   {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                   {Fp8Tile::k64x128Pair, "64x128 pair"},
-                                   {Fp8Tile::k64x192, "64x192"},
-                                   {Fp8Tile::k64x64Chains, "64x64 chains"},
-                                   {Fp8Tile::k64x128Chains, "64x128 chains"}};
-constexpr TileName kSomeTokens[] = {{Fp8Tile::kAuto, "auto"},
-                                    {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                    {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                    {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                    {Fp8Tile::k128x192Pair, "128x192 pair"},
-                                    {Fp8Tile::k64x64Chains, "64x64 chains"},
-                                    {Fp8Tile::k64x128Chains, "64x128 chains"},
-                                    {Fp8Tile::k128x128Chains, "128x128 chains"},
-                                    {Fp8Tile::k128x64Folds, "128x64 folds"},
-                                    {Fp8Tile::k128x128Folds, "128x128 folds"}};
-constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
-                                    {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                    {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                    {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                    {Fp8Tile::k128x192Pair, "128x192 pair"},
-                                    {Fp8Tile::k128x256Pair, "128x256 pair"},
-                                    {Fp8Tile::k128x64Folds, "128x64 folds"},
-                                    {Fp8Tile::k128x128Folds, "128x128 folds"}};
+using Tiles = std::vector<Fp8Tile>;
+const Tiles kFewTokens = {Fp8Tile::kAuto,        Fp8Tile::k64x32,  Fp8Tile::k64x64Pair,
+                          Fp8Tile::k64x128Pair,  Fp8Tile::k64x192, Fp8Tile::k64x64Chains,
+                          Fp8Tile::k64x128Chains};
+const Tiles kSomeTokens = {Fp8Tile::kAuto,         Fp8Tile::k64x64Pair,     Fp8Tile::k128x64Pair,
+                           Fp8Tile::k128x128Pair,  Fp8Tile::k128x192Pair,   Fp8Tile::k64x64Chains,
+                           Fp8Tile::k64x128Chains, Fp8Tile::k128x128Chains, Fp8Tile::k128x64Folds,
+                           Fp8Tile::k128x128Folds};
+const Tiles kManyTokens = {Fp8Tile::kAuto,        Fp8Tile::k128x64Pair,  Fp8Tile::k128x128Pair,
+                           Fp8Tile::k256x128Pair, Fp8Tile::k128x192Pair, Fp8Tile::k128x256Pair,
+                           Fp8Tile::k128x64Folds, Fp8Tile::k128x128Folds};
 
 // Inputs that take turns.
 struct Sets {
@@ -73,23 +55,26 @@ Values Rates(double us, double count, double tokens, double n, double k, double 
           {"weights_GB/s", 1e-3 * count * n * k / us}};
 }
 
-template <size_t kCount>
-void TimeDense(int64_t tokens, int64_t n, int64_t k, const TileName (&tiles)[kCount]) {
+void TimeDense(int64_t tokens, int64_t n, int64_t k, const Tiles& tiles) {
   const Sets sets(1, tokens, 1, n, k);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens)});
-  for (const TileName& tile : tiles) {
-    if (tile.tile != Fp8Tile::kAuto && !Suits(tile.tile, sets.w[0]->weights())) continue;
+  const auto time = [&](Fp8Tile tile, const char* name, bool batch_invariant) {
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->tokens(),
                      .w = sets.w[i]->weights(),
                      .groups = {.counts = live.get(), .capacity = tokens},
                      .out = sets.out.get(),
                      .out_stride = n,
-                     .tile = tile.tile},
+                     .batch_invariant = batch_invariant,
+                     .tile = tile},
                     stream);
     });
-    report.Add(ProductName("dense", tokens, n, k, tile.name), Rates(us, 1, tokens, n, k, 2));
+    report.Add(ProductName("dense", tokens, n, k, name), Rates(us, 1, tokens, n, k, 2));
+  };
+  for (const Fp8Tile tile : tiles) {
+    if (tile == Fp8Tile::kAuto || Suits(tile, sets.w[0]->weights())) time(tile, NameOf(tile), true);
   }
+  if (Fp8ChainsOf(sets.w[0]->weights()) > 1) time(Fp8Tile::kAuto, "not invariant", false);
 }
 
 // Products that several blocks share.
@@ -132,8 +117,7 @@ void TimeSmall() {
 struct GroupShape {
   int64_t experts, tokens, capacity, n, k;
 };
-template <size_t kCount>
-void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
+void TimeGroups(const GroupShape& shape, const Tiles& tiles) {
   const auto& [experts, tokens, capacity, n, k] = shape;
   const bool sorted = capacity == tokens;
   const Sets sets(experts, capacity, 1, n, k);
@@ -142,8 +126,8 @@ void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
   std::vector<int32_t> starts;
   for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * tokens));
   const DeviceArray<int32_t> begins(starts);
-  for (const TileName& tile : tiles) {
-    if (tile.tile != Fp8Tile::kAuto && !Suits(tile.tile, sets.w[0]->weights())) continue;
+  for (const Fp8Tile tile : tiles) {
+    if (tile != Fp8Tile::kAuto && !Suits(tile, sets.w[0]->weights())) continue;
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->tokens(),
                      .w = sets.w[i]->weights(),
@@ -153,11 +137,11 @@ void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
                                 .typical = tokens},
                      .out = sets.out.get(),
                      .out_stride = n,
-                     .tile = tile.tile},
+                     .tile = tile},
                     stream);
     });
     report.Add(std::to_string(experts) + " " +
-                   ProductName(sorted ? "sorted" : "masked", tokens, n, k, tile.name),
+                   ProductName(sorted ? "sorted" : "masked", tokens, n, k, NameOf(tile)),
                Rates(us, experts, tokens, n, k, 2));
   }
 }
@@ -265,18 +249,18 @@ void TimeUneven(int32_t tokens) {
     });
     add("uneven silu", 2 * kInter, kHidden, name, us, 0.5);
   }
-  for (const TileName& tile : kManyTokens) {
-    if (tile.tile != Fp8Tile::kAuto && !Suits(tile.tile, down.weights())) continue;
+  for (const Fp8Tile tile : kManyTokens) {
+    if (tile != Fp8Tile::kAuto && !Suits(tile, down.weights())) continue;
     const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
       LaunchFp8Gemm({.x = product.tokens(),
                      .w = down.weights(),
                      .groups = groups,
                      .out = out.get(),
                      .out_stride = kHidden,
-                     .tile = tile.tile},
+                     .tile = tile},
                     stream);
     });
-    add("uneven", kHidden, kInter, tile.name, us, 2);
+    add("uneven", kHidden, kInter, NameOf(tile), us, 2);
   }
 }
 

@@ -1,7 +1,7 @@
 // Checks of the FP8 product, the quantisation and the experts against references: exit 1 and a line
 // for each failure.
 //
-//     fp8_gemm_check dense|large|tiles|grouped|silu|quantize|experts
+//     fp8_gemm_check dense|large|tiles|one|grouped|silu|quantize|experts
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -39,30 +39,13 @@ double Error(const std::vector<float>& out, const std::vector<float>& ref, int64
   return std::sqrt(difference / norm);
 }
 
-struct NamedTile {
-  Fp8Tile tile;
-  const char* name;
-};
-constexpr NamedTile kTiles[] = {{Fp8Tile::k64x32, "64x32"},
-                                {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                {Fp8Tile::k64x128Pair, "64x128 pair"},
-                                {Fp8Tile::k64x192, "64x192"},
-                                {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                {Fp8Tile::k128x192Pair, "128x192 pair"},
-                                {Fp8Tile::k128x256Pair, "128x256 pair"},
-                                {Fp8Tile::k64x64Chains, "64x64 chains"},
-                                {Fp8Tile::k64x128Chains, "64x128 chains"},
-                                {Fp8Tile::k128x128Chains, "128x128 chains"},
-                                {Fp8Tile::k128x64Folds, "128x64 folds"},
-                                {Fp8Tile::k128x128Folds, "128x128 folds"}};
-
-// Tiles that give a product's bits.
-std::vector<NamedTile> TilesOf(const Fp8Weights& w) {
+// Tiles that give a product's bits; without batch invariance, those of one chain.
+std::vector<NamedTile> TilesOf(const Fp8Weights& w, bool batch_invariant = true) {
   std::vector<NamedTile> tiles;
   for (const NamedTile& named : kTiles) {
-    if (Suits(named.tile, w)) tiles.push_back(named);
+    if (batch_invariant ? Suits(named.tile, w) : named.tile < Fp8Tile::k64x64Chains) {
+      tiles.push_back(named);
+    }
   }
   return tiles;
 }
@@ -106,7 +89,7 @@ std::vector<float> ReferenceOf(const TokensData& x, const WeightsData& w, const 
 }
 
 std::vector<float> ProductF32(const TokensData& x, const Fp8Weights& w, const Groups& groups,
-                              Fp8Tile tile) {
+                              Fp8Tile tile, bool batch_invariant = true) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
   LaunchFp8Gemm({.x = x.tokens(),
@@ -115,6 +98,7 @@ std::vector<float> ProductF32(const TokensData& x, const Fp8Weights& w, const Gr
                  .out = out.get(),
                  .out_stride = w.parts * w.part_out,
                  .output = Fp8GemmOutput::kF32,
+                 .batch_invariant = batch_invariant,
                  .tile = tile},
                 nullptr);
   BENCH_CHECK(cudaGetLastError());
@@ -228,6 +212,27 @@ void CheckTiles() {
       Expect(as_few, Name(name, 77, s) + " against the bits of 390 tokens", !as_few);
       const double bf16 = Error(ProductBf16(x, w, all, tile), ref, width, all.live);
       Expect(bf16 < 2.5e-3, Name(name, 390, s) + " in bf16", bf16);
+    }
+  }
+}
+
+// Where invariance is given up kAuto adds up chains of 512 tokens, and one chain of more.
+void CheckOneChain() {
+  const Shape s = {1, 2112, 7168};
+  const WeightsData w(1, s.parts, s.part_out, s.in, 12);
+  for (const int32_t tokens : {512, 513}) {
+    const TokensData x(tokens, s.in, 22);
+    const Groups groups({tokens}, false, tokens);
+    const std::vector<float> ref = ReferenceOf(x, w, groups);
+    const std::vector<float> chains = ProductF32(x, w.weights(), groups, Fp8Tile::kAuto);
+    const std::vector<float> any = ProductF32(x, w.weights(), groups, Fp8Tile::kAuto, false);
+    Expect((any == chains) == (tokens == 512), Name("bits of chains", tokens, s), NAN);
+    for (const auto& [tile, name] : TilesOf(w.weights(), false)) {
+      const std::vector<float> out = ProductF32(x, w.weights(), groups, tile, false);
+      const double error = Error(out, ref, s.part_out, groups.live);
+      Expect(error < 5e-4, Name(name, tokens, s) + " in one chain", error);
+      const bool same = tokens == 512 || out == any;
+      Expect(same, Name(name, tokens, s) + " against the bits of one chain", !same);
     }
   }
 }
@@ -425,10 +430,10 @@ void CheckExperts() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  const std::vector<Case> checks = {{"dense", CheckDense},    {"large", CheckLarge},
-                                    {"tiles", CheckTiles},    {"grouped", CheckGrouped},
-                                    {"silu", CheckSilu},      {"quantize", CheckQuantize},
-                                    {"experts", CheckExperts}};
+  const std::vector<Case> checks = {{"dense", CheckDense},       {"large", CheckLarge},
+                                    {"tiles", CheckTiles},       {"one", CheckOneChain},
+                                    {"grouped", CheckGrouped},   {"silu", CheckSilu},
+                                    {"quantize", CheckQuantize}, {"experts", CheckExperts}};
   if (argc > 1) {
     if (!RunCase(argv[1], checks)) return 2;
   } else {

@@ -26,7 +26,8 @@ void Attention::Run(const AttentionWeights& w, const Batch& batch, const KvPages
         .x_quantized = quantized,
         .weight = w.o.weight.get(),
         .live = batch.map.live,
-        .out = First(a_.branch, tokens)});
+        .out = First(a_.branch, tokens),
+        .batch_invariant = batch_invariant_});
 }
 
 // The queries that are turned are no one's: the op has no form without them.
@@ -48,7 +49,8 @@ void Attention::ProjectDown(const AttentionWeights& w, const Batch& batch) {
                            .x_quantized = First(a_.normed_quantized, batch.tokens, weight),
                            .weight = weight,
                            .live = batch.map.live,
-                           .out = First(a_.q_kv_a, batch.tokens)});
+                           .out = First(a_.q_kv_a, batch.tokens),
+                           .batch_invariant = batch_invariant_});
 }
 
 // q = W^UQ norm(c^Q): q_a_layernorm and q_b_proj of transformers.
@@ -69,7 +71,8 @@ void Attention::ProjectQueries(const AttentionWeights& w, const Batch& batch) {
         .x_quantized = copy,
         .weight = w.q_b.weight.get(),
         .live = live,
-        .out = First(a_.q, tokens).Reshaped({tokens, config_.num_heads * config_.qk_head_dim()})});
+        .out = First(a_.q, tokens).Reshaped({tokens, config_.num_heads * config_.qk_head_dim()}),
+        .batch_invariant = batch_invariant_});
 }
 
 void Attention::RotateAndCache(const AttentionWeights& w, const Batch& batch,
@@ -163,7 +166,8 @@ void Attention::AttendPieces(const AttentionWeights& w, const Batch& batch, cons
   run_(ops.linear, {.x = latent,
                     .weight = w.kv_b.weight.get(),
                     .live = a_.live_counts.Slice(0, context, context + 1),
-                    .out = kv});
+                    .out = kv,
+                    .batch_invariant = batch_invariant_});
   run_(ops.attend_expanded, {.q = First(a_.q, batch.tokens),
                              .positions = batch.map.positions,
                              .kv = kv.Reshaped({context, heads, width}),

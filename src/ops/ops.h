@@ -71,6 +71,7 @@ struct LinearArgs {
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;                        // act or F32 [tokens, out]
+  bool batch_invariant = true;           // else a token's bits may follow from how many there are
 };
 
 // out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK, W_UV), activations as they are.

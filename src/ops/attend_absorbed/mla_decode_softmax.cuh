@@ -7,6 +7,7 @@
 
 #include "cuda/exp2.h"
 #include "cuda/warp.h"
+#include "cuda/wgmma_fragment.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 
 namespace fathom::mla {
@@ -79,26 +80,6 @@ __device__ __forceinline__ void MaskScores(float (&scores)[32], int32_t tile_beg
       }
     }
   }
-}
-
-// 64 x 64 numbers of BF16 in shared memory, K-major and swizzled, from and to the registers of a
-// warpgroup that has them as A of a product: four of `registers` for each 16 columns.
-__device__ __forceinline__ uint32_t FragmentAddress(uint32_t tile, int k) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int tile_row = static_cast<int>(threadIdx.x % 128 / 32) * 16 + lane % 16;
-  return tile + tile_row * 128 + (((2 * k + lane / 16) ^ (tile_row % 8)) * 16);
-}
-__device__ __forceinline__ void LoadFragment(uint32_t tile, int k, uint32_t* registers) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-               : "r"(FragmentAddress(tile, k))
-               : "memory");
-}
-__device__ __forceinline__ void StoreFragment(uint32_t tile, int k, const uint32_t* registers) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   FragmentAddress(tile, k)),
-               "r"(registers[0]), "r"(registers[1]), "r"(registers[2]), "r"(registers[3])
-               : "memory");
 }
 
 }  // namespace fathom::mla

@@ -92,13 +92,13 @@ class Consumer {
     WgmmaHold(scores_);
     FreeKeys(tile + 1);
     float scale[2];
-    Softmax(tile + 1, scale);
+    const bool moved = Softmax(tile + 1, scale);
     WgmmaHold(scores_);
     AwaitValues(tile + 1);  // a loop, behind which the compiler leaves the wait for this tile's
     WgmmaWait<0>();
     WgmmaHold(out_);
     FreeValues(tile);
-    Rescale(scale);
+    if (moved) Rescale(scale);
     Pack();
   }
 
@@ -206,26 +206,42 @@ class Consumer {
   }
 
   // Turns scores_ into weights, in place; moves max and sum on. max is not the greatest score so
-  // far but within kSlack of it (powers of 2): out_ is then seldom rescaled. Each token's own
-  // scores decide.
-  __device__ __forceinline__ void Softmax(int32_t tile, float (&scale)[2]) {
+  // far but within kSlack of it (powers of 2): out_ is then seldom rescaled, and lanes seldom tell
+  // each other their maxima. Each token's own scores decide. Whether any max of the warp has moved,
+  // by which out_ is to be scaled.
+  __device__ __forceinline__ bool Softmax(int32_t tile, float (&scale)[2]) {
     constexpr float kSlack = 8;
     const int32_t begin = tile * kKeys;
     if (begin + kKeys > min(states_[0].seen, states_[1].seen)) Mask(begin);
+    float best[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float best = scores_[2 * i];
+      best[i] = scores_[2 * i];
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
-        best = fmaxf(best, fmaxf(scores_[4 * j + 2 * i], scores_[4 * j + 2 * i + 1]));
+        best[i] = fmaxf(best[i], fmaxf(scores_[4 * j + 2 * i], scores_[4 * j + 2 * i + 1]));
       }
-      best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
-      best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
-      best *= step_.scale_log2;
-      const float max = best > states_[i].max + kSlack ? best : states_[i].max;
-      const float base = max == -INFINITY ? 0 : max;  // nothing seen yet: all weights are 0
-      scale[i] = Exp2(states_[i].max - base);
-      states_[i].max = max;
+      scale[i] = 1;
+    }
+    const bool moved =
+        __any_sync(kAllLanes, best[0] * step_.scale_log2 > states_[0].max + kSlack ||
+                                  best[1] * step_.scale_log2 > states_[1].max + kSlack);
+    if (moved) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], 1));
+        best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], 2));
+        best[i] *= step_.scale_log2;
+        if (best[i] > states_[i].max + kSlack) {
+          scale[i] = Exp2(states_[i].max - best[i]);
+          states_[i].max = best[i];
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      // Nothing seen yet: all weights are 0.
+      const float base = states_[i].max == -INFINITY ? 0 : states_[i].max;
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
@@ -238,6 +254,7 @@ class Consumer {
       }
       states_[i].sum = fmaf(states_[i].sum, scale[i], sum);
     }
+    return moved;
   }
   __device__ void Mask(int32_t begin) {
 #pragma unroll
@@ -251,16 +268,14 @@ class Consumer {
     for (int j = 0; j < 32; ++j) weights_[j] = PackPair(scores_[2 * j], scores_[2 * j + 1]);
   }
   __device__ void Rescale(const float (&scale)[2]) {
-    if (!__any_sync(kAllLanes, scale[0] != 1 || scale[1] != 1)) return;
 #pragma unroll
     for (int i = 0; i < 64; ++i) out_[i] *= scale[i % 4 / 2];
   }
 
   __device__ __forceinline__ void Write() {
-    const int64_t token = item_.token + group_ * kTokensOfGroup + tile_row_;
-    const int64_t pair = token * step_.heads + item_.head;
-    WriteToken<0>(step_, pair, item_.first != 0, states_[0], out_);
-    WriteToken<1>(step_, pair + int64_t{8} * step_.heads, item_.first != 0, states_[1], out_);
+    const int64_t token = item_.token + group_ * kTokensOfGroup + tile_row_ - lane_ / 4;
+    WriteTokens(step_, token * step_.heads + item_.head, item_.first != 0, states_, out_,
+                s_.staging[group_]);
   }
 
   Shared<kGroups>& s_;

@@ -17,6 +17,7 @@ struct Shared {
   alignas(1024) uint8_t query[kGroups][3][kQueryChunkBytes];
   alignas(1024) uint8_t keys[2][3][kChunkBytes];
   alignas(1024) uint8_t values[2][2][kChunkBytes];
+  alignas(128) uint8_t staging[kGroups][64 * 128];  // of outputs
   ItemBuffer<kGroups> items[2];
   Mbarrier query_full[kGroups], query_empty[kGroups];  // with an item, whose bytes come later
   Mbarrier keys_full[2], keys_empty[2], values_full[2], values_empty[2];

@@ -1,5 +1,5 @@
 // Linear layers by Hopper's kernels, FP8 and BF16, where weights and layout fit, else by the
-// portable ones: by model; by tokens only between kernels of equal bits.
+// portable ones: by model; by tokens only between kernels of equal bits, unless these are given up.
 #include "ops/hopper_ops.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/quantized_copy_cuda.h"
@@ -63,7 +63,8 @@ void LaunchFp8(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t
                  .groups = {.counts = live, .capacity = tokens},
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0),
-                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
+                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16,
+                 .batch_invariant = a.batch_invariant},
                 stream);
 }
 

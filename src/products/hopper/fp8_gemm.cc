@@ -50,6 +50,8 @@ int64_t MostOfSmallTile(const Fp8TokenGroups& groups) {
   return groups.begins == nullptr ? 64 : 48;
 }
 
+constexpr int64_t kMostTokensOfChains = 512;  // of more, one chain takes less time
+
 // The same where blocks can share a tile: they do if all are at work at the same time.
 Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int chains) {
   const int64_t clusters = chains == 4 ? 30 : chains == 3 ? 42 : 64;
@@ -67,7 +69,9 @@ Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int chains) {
 // through as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p, int chains) {
   const int64_t tokens = TypicalTokens(p.groups);
-  if (chains > 1) return ChooseTileOfChains(tokens, p.w.part_out, chains);
+  if (chains > 1 && (p.batch_invariant || tokens <= kMostTokensOfChains)) {
+    return ChooseTileOfChains(tokens, p.w.part_out, chains);
+  }
   const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
   const auto rounds = [&](int64_t tile_tokens, int64_t tile_channels) {
     return CeilDivide(
@@ -111,8 +115,10 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
   problem.args.f32 = p.output == Fp8GemmOutput::kF32;
   const int chains = problem.args.chains;
   const Fp8Tile tile = p.tile == Fp8Tile::kAuto ? fp8_gemm::ChooseTile(p, chains) : p.tile;
-  CHECK((tile >= Fp8Tile::k64x64Chains) == (chains > 1), "fp8_gemm: tile {} for {} chains",
+  const bool chained = tile >= Fp8Tile::k64x64Chains;
+  CHECK(chained ? chains > 1 : chains == 1 || !p.batch_invariant, "fp8_gemm: tile {} for {} chains",
         static_cast<int>(tile), chains);
+  if (!chained) problem.args.chains = 1;
   fp8_gemm::LaunchTile(tile, problem, stream);
 }
 

@@ -3,7 +3,7 @@
 //
 // The 128 channels of a run are multiplied and added by the tensor core; the run's sum, times both
 // scales, is added in fp32 in order of runs, or of some in chains (fp8_chains.h), whatever the
-// tile: a token's bits do not depend on how many tokens there are.
+// tile: a token's bits do not depend on how many tokens there are, unless that is given up.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -86,6 +86,9 @@ struct Fp8GemmParams {
   void* out = nullptr;     // BF16 or F32 [capacity of x, out_stride]; aligned to 16 bytes
   int64_t out_stride = 0;  // elements; a multiple of 8
   Fp8GemmOutput output = Fp8GemmOutput::kBF16;
+  // Else a sum of several chains may be one, by a tile without chains: kAuto takes such a tile
+  // where there are so many tokens that it is faster.
+  bool batch_invariant = true;
   Fp8Tile tile = Fp8Tile::kAuto;
   // The launch before had waited for counts and begins before it let this one begin.
   bool counts_early = false;
