@@ -249,7 +249,7 @@ class Recorder:
             program = self.bin / f"{bench}_gemm_bench"
             if program.exists():
                 limits = [] if name == "check" else ["limits"]
-                self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *limits, *cases], 60)
+                self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *limits, *cases], 90)
         self.printed_benchmark("route", r"^(\S+ +\d+ tokens) +([\d.]+) us")
         self.printed_benchmark("passes", r"^(\S+ .*\d tokens) +([\d.]+) us .* ([\d.]+) of copy")
         self.printed_benchmark("sample", r"^(vocabulary .*\S) +us ([\d.]+)$")
