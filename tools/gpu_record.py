@@ -212,7 +212,7 @@ class Recorder:
             codes, outs = zip(*(result for job, result in zip(jobs, results) if job[0] == check))
             summaries = {line.strip("= ") for out in outs for line in out.splitlines() if "SUMMARY" in line}
             if 124 in codes:
-                summaries.add(f"did not end in time: {codes.count(124)} of {SHARDS} parts")
+                summaries.add(f"{codes.count(124)} of {SHARDS} parts did not end")
             counted = lambda pattern: sum(int(count) for out in outs for count in re.findall(pattern, out))
             skipped = counted(r"\[  SKIPPED \] (\d+) tests?[.,]")
             verdicts[check] = {"exit_code": max(codes, key=abs), "summary": "; ".join(sorted(summaries)),

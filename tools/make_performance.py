@@ -183,8 +183,8 @@ beside the device's limits from the same run (medians of graph replays on random
 caches of attention, rotated past the L2: the activations of small steps lie in it, as they do in a
 step), and the engine (`fathom bench offline`). Of kernels only the paths that the engine takes
 stand here, and the library; other tiles and splits are in the JSON. *masked*: experts' tokens at
-fixed places, which the engine sorts instead. What names other CUDA sources than the op tests is of
-a call before.
+fixed places, which the engine sorts instead; *any order*: without batch invariance. What names
+other CUDA sources than the op tests is of a call before.
 
 - *of read*, *of copy*, *of matrix*: shares of the bandwidth and of the tensor cores' peak that were
   measured in the same run. Bytes are weights, activations and results, each once. Attention's rows
@@ -282,7 +282,7 @@ def gpu_tests(record):
     checks = record.get("sanitizers", {})
     if checks:
         parts += [table(("compute-sanitizer", "tests", "exit code", "verdict"),
-                        [(name, c.get("tests", ""), c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
+                        [(name, c.get("tests", ""), c["exit_code"], re.sub("[A-Z]+ SUMMARY: ", "", c["summary"])) for name, c in checks.items()])]
         parts += [wrapped(f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}: {c.get('why', 'reason not recorded')}.") + "\n"
                   for name, c in checks.items() if c.get("left_out")]
     if record.get("sdpa") is False:
@@ -290,7 +290,7 @@ def gpu_tests(record):
     return "\n".join(parts)
 
 
-FORCED = re.compile(r".* (\d+x\d+( pair)?|mma\.sync|alone)")  # a tile, or a kernel, whatever the shape
+FORCED = re.compile(r".* (\d+x\d+( pair| chains| folds)?|mma\.sync|alone)")  # a tile, or a kernel, whatever the shape
 
 
 def taken(results):
@@ -309,7 +309,7 @@ def gpu_bench(name, result):
     columns = list(dict.fromkeys(key for entry in results for key in entry if key not in ("name", "refused", "default_split")))
     digits = lambda number: f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
     cell = lambda value: "" if value is None else digits(value) if isinstance(value, (int, float)) else str(value)
-    lines = [(re.sub(r"^(step, .*), split \d+$", r"\1", re.sub("^dense |, tokens 1(?=,|$)| auto$| 128x128(?= folds$)", "", entry["name"])), *(cell(entry.get(column)) for column in columns)) for entry in results]
+    lines = [(re.sub(r"^(step, .*), split \d+$", r"\1", re.sub("^dense |, tokens 1(?=,|$)| auto$", "", entry["name"]).replace("not invariant", "any order")), *(cell(entry.get(column)) for column in columns)) for entry in results]
     titles = [column.replace("times_cublaslt_", "by ").replace("fp8_", "").replace("times_sdpa", "by SDPA").replace("share_", "").replace("_", " ") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
     about += f" Limits in the same run: {', '.join(limits)}." if limits else ""
