@@ -17,7 +17,7 @@ ChatGeneration::ChatGeneration(GenerationSetup setup, const ChatOutputOptions& o
   for (size_t i = 0; i < num_choices(); ++i) {
     messages_.push_back({.parser = OutputParser(options_.parser),
                          .meter = ReasoningMeter(*this->setup().tokenizer)});
-    messages_.back().whole.content = options_.echoed;
+    if (!streams()) messages_.back().whole.content = options_.echoed;
   }
 }
 
@@ -113,21 +113,28 @@ json::object ChatGeneration::Choice(size_t choice) {
           {"stop_reason", std::move(message.stop_reason)}};
 }
 
-std::string ChatGeneration::Logprobs(size_t choice) {
-  if (setup().params.sampling.logprobs < 0) return "null";
+Result<std::string> ChatGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
+  if (setup().params.sampling.logprobs < 0) return std::string("null");
   const std::vector<GeneratedToken>& tokens = messages_[choice].tokens;
   JsonParts parts;
   parts.Add(LogprobsOf({}));
-  for (const GeneratedToken& token : tokens) parts.Add(LogprobsOf({&token, 1}));
+  for (const GeneratedToken& token : tokens) {
+    TRY(limits.Check());
+    parts.Add(LogprobsOf({&token, 1}));
+  }
   return parts.Text();
 }
 
 // As vLLM's.
-json::object ChatGeneration::Tail() {
-  return {{"prompt_logprobs", std::move(prompt_logprobs_)},
-          {"prompt_token_ids",
-           returns_token_ids() ? json::value(TokenIds(prompt(0).tokens)) : json::value(nullptr)},
-          {"kv_transfer_params", nullptr}};
+std::string ChatGeneration::Tail() {
+  const std::string ids =
+      returns_token_ids() ? json::serialize(TokenIds(prompt(0).tokens)) : "null";
+  return fmt::format(R"(,"prompt_logprobs":{},"prompt_token_ids":{},"kv_transfer_params":null)",
+                     prompt_logprobs_, ids);
+}
+
+size_t ChatGeneration::FirstBytes(size_t choice) const {
+  return options_.echoed.size() + TokenIdBytes(choice);
 }
 
 std::optional<int64_t> ChatGeneration::ReasoningTokens() const {

@@ -41,13 +41,14 @@ class ChatGeneration final : public Generation {
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
-  std::string Logprobs(size_t choice) override;
-  boost::json::object Tail() override;
+  Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
+  std::string Tail() override;
+  size_t FirstBytes(size_t choice) const override;
   std::optional<int64_t> ReasoningTokens() const override;
 
   const ChatOutputOptions options_;
-  boost::json::value prompt_logprobs_;
-  std::vector<Message> messages_;  // by choice
+  std::string prompt_logprobs_ = "null";  // as JSON
+  std::vector<Message> messages_;         // by choice
 };
 
 }  // namespace fathom

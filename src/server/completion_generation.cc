@@ -62,8 +62,7 @@ void CompletionGeneration::KeepPrompt(size_t choice, std::vector<TokenLogprobs> 
   const GenerationPrompt& asked = prompt(choice);
   const int32_t top = setup().params.prompt_logprobs;
   if (top >= 0) {
-    completion.prompt_logprobs =
-        json::serialize(PromptLogprobs(*setup().tokenizer, asked.tokens, logprobs, top));
+    completion.prompt_logprobs = PromptLogprobs(*setup().tokenizer, asked.tokens, logprobs, top);
   }
   if (!asked.echo || !wants_logprobs()) return;
   for (TokenLogprobs& of_token : logprobs) {  // prompt_logprobs may have asked for more
@@ -97,17 +96,25 @@ json::object CompletionGeneration::Choice(size_t choice) {
            returns_token_ids() ? json::value(TokenIds(asked.tokens)) : json::value(nullptr)}};
 }
 
-std::string CompletionGeneration::Logprobs(size_t choice) {
-  if (!wants_logprobs()) return "null";
+size_t CompletionGeneration::FirstBytes(size_t choice) const {
+  return (prompt(choice).echo ? prompt(choice).text.size() : 0) + TokenIdBytes(choice);
+}
+
+Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
+  if (!wants_logprobs()) return std::string("null");
   Completion& completion = completions_[choice];
   JsonParts parts;
+  Status status;
   parts.Add(completion.logprobs.Take());
   ForEachToken(prompt(choice).echo ? &prompt(choice) : nullptr,
                completions_[first_choice(choice)].echoed, completion.tokens,
                [&](TokenId id, const TokenLogprobs* of_it) {
+                 if (status.ok()) status = limits.Check();
+                 if (!status.ok()) return;
                  completion.logprobs.Add(id, of_it);
                  parts.Add(completion.logprobs.Take());
                });
+  if (!status.ok()) return status;
   return parts.Text();
 }
 

@@ -29,7 +29,8 @@ class CompletionGeneration final : public Generation {
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
-  std::string Logprobs(size_t choice) override;
+  Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
+  size_t FirstBytes(size_t choice) const override;
   const std::string* PromptLogprobsText(size_t choice) override;
 
   std::vector<Completion> completions_;  // by choice

@@ -28,8 +28,9 @@
 namespace fathom {
 
 // Threads that parse, render and tokenise, so that no I/O thread does. Long requests have their
-// own, and do not keep short ones waiting; the system has these give way to all other threads. One
-// more writes metrics, which wait for nobody's request, and gives way too.
+// own, and do not keep short ones waiting; the system has these give way to all other threads.
+// Large steps of streams have their own, too, as they wait for nobody's request; and so has the one
+// that writes metrics, which gives way.
 class Workers {
  public:
   Workers() {
@@ -45,18 +46,22 @@ class Workers {
   }
   boost::asio::thread_pool& ForMetrics() { return metrics_; }
   boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
+  boost::asio::thread_pool& ForAnswer(size_t bytes) {
+    return bytes > kLongAnswer ? long_ : answers_;
+  }
   // Waits for the work that has begun; what has not is dropped.
   void Stop() {
-    for (boost::asio::thread_pool* pool : {&short_, &long_, &metrics_}) pool->stop();
-    for (boost::asio::thread_pool* pool : {&short_, &long_, &metrics_}) pool->join();
+    for (boost::asio::thread_pool* pool : {&short_, &long_, &answers_, &metrics_}) pool->stop();
+    for (boost::asio::thread_pool* pool : {&short_, &long_, &answers_, &metrics_}) pool->join();
   }
 
  private:
   static constexpr size_t kLongBytes = size_t{64} << 10;
-  static constexpr int kThreads = 2;       // of each
+  static constexpr size_t kLongAnswer = size_t{1} << 20;  // some 10 ms
+  static constexpr int kThreads = 2;                      // of each
   static constexpr int kLongNice = 19;     // the least that there is: other threads hardly wait
   static constexpr int kMetricsNice = 10;  // who asks on and on has a tenth of a core that is busy
-  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, metrics_{1};
+  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, answers_{kThreads}, metrics_{1};
 };
 
 // What all connections of a server share.
@@ -116,7 +121,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Work = std::function<void(const Interrupt&)>;
   // What it failed of. `work` outlives the wait.
   awaitable<std::optional<ApiError>> OnWorker(boost::asio::thread_pool& workers, const Work& work);
-  awaitable<std::optional<ApiError>> DoWork(size_t bytes, size_t copied, const Work& work);
+  awaitable<std::optional<ApiError>> DoWork(size_t bytes, const Work& work);
   bool Left(Exchange& exchange);
   void CountRefusal();
   // connection_generation.cc
@@ -128,7 +133,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<std::string> TakeStep(Exchange& exchange, Generation& generation, RequestStream& stream,
-                                  size_t kept, bool& first);
+                                  size_t kept);
   awaitable<bool> SendAnswer(Exchange& exchange, std::unique_ptr<Generation>& generation);
   void SendEvents(const Exchange& exchange, std::string events);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);

@@ -24,19 +24,6 @@ namespace {
 constexpr char kComment[] = ":\n\n";
 constexpr size_t kInlineAnswer = size_t{64} << 10;  // JSON to build; more is a worker's
 
-// Roughly the bytes of JSON that outputs make.
-size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
-  constexpr size_t kBytesPerLogprob = 32;
-  size_t entries = 0;
-  for (const auto& [index, output] : outputs) {
-    for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
-    for (const GeneratedToken& token : output.tokens) {
-      entries += token.logprobs ? 1 + token.logprobs->top.size() : 1;
-    }
-  }
-  return kBytesPerLogprob * entries;
-}
-
 // What ends a request before its text does.
 std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
                                 const ServerOptions& options) {
@@ -165,21 +152,33 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
   HttpResponse response;
   std::optional<ApiError> error = generation->error();
   if (!error) {
-    const Work build = [&](const Interrupt&) { response.body = generation->Body(); };
-    error = co_await DoWork(generation->size(), 0, build);
+    const size_t size = generation->size();
+    Result<std::string> body = std::string();
+    const Work build = [&](const Interrupt& interrupt) {
+      body = generation->Body({.interrupt = &interrupt});
+      if (body.ok()) generation.reset();  // here: freeing much takes its time, too
+    };
+    error = co_await DoWork(size, build);
+    if (!error && !body.ok()) {
+      error = EndedBy(aborting_, exchange, context_.options)
+                  .value_or(TooLong(context_.options.work_timeout_ms));
+    }
+    if (!error) {
+      response.body = std::move(body).value();
+      exchange.claim.Shrink(size);  // it was claimed for what is the body now
+      co_return co_await Respond(exchange, std::move(response));
+    }
   }
-  if (!error) co_return co_await Respond(exchange, std::move(response));
+  if (client_->gone()) co_return Left(exchange);
   generation.reset();
   exchange.claim.Reset();
   co_return co_await Refuse(exchange, *error);
 }
 
-// Small work here, and what makes much JSON of `bytes`, or copies much, on a worker.
-asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, size_t copied,
-                                                            const Work& work) {
-  if (bytes + copied > kInlineAnswer)
-    co_return co_await OnWorker(context_.workers.For(bytes), work);
-  work(Interrupt({}));
+// What makes `bytes` of an answer: on a worker, if they are many.
+asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, const Work& work) {
+  if (bytes > kInlineAnswer) co_return co_await OnWorker(context_.workers.ForAnswer(bytes), work);
+  work(Interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms)));
   co_return std::nullopt;
 }
 
@@ -205,9 +204,9 @@ void Connection::SendEvents(const Exchange& exchange, std::string events) {
 }
 
 // What there is of tokens, as a stream's events or for the answer. `kept`: what the request had
-// claimed before any came. `first`: nothing came before.
+// claimed before any came.
 asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation& generation,
-                                                  RequestStream& stream, size_t kept, bool& first) {
+                                                  RequestStream& stream, size_t kept) {
   std::string events;
   std::optional<ApiError> failure;
   auto outputs = stream.Take();
@@ -218,11 +217,10 @@ asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation
         for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
       }
     };
-    // What begins repeats what was asked, and what ends a block repeats its text: any step may.
-    const size_t asked = first ? 2 * generation.repeated_bytes() : 0;
-    const size_t repeated = generation.streams() ? asked + generation.repeated_text() : 0;
-    first = false;
-    failure = co_await DoWork(SizeOf(outputs), repeated, take);
+    // What ends a block repeats its text: any step may.
+    size_t bytes = generation.streams() ? generation.repeated_text() : 0;
+    for (const auto& [index, output] : outputs) bytes += generation.SizeOf(index, output);
+    failure = co_await DoWork(bytes, take);
     if (failure) generation.Fail(*failure, "error");
   }
   // What is collected counts as the answer, and of a stream what it keeps to say again.
@@ -240,8 +238,11 @@ asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation
       events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     };
     const size_t repeated = generation.repeated_bytes() + generation.repeated_text();
-    failure = co_await DoWork(0, repeated, finish);
-    if (failure) generation.Fail(*failure, "error");
+    failure = co_await DoWork(repeated, finish);
+    if (failure) {
+      generation.Fail(*failure, "error");
+      events += ErrorEvent(*failure);  // of the stream, which has no other end
+    }
   }
   co_return events;
 }
@@ -263,7 +264,6 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
   };
   listen();
   const size_t kept = exchange.claim.held();
-  bool first = true;
   while (!generation.done()) {
     if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
       // What says nothing yet, to learn whether the client is still there: a comment, or the first
@@ -276,7 +276,7 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     }
     co_await client_->Changed();
     if (client_->gone()) co_return false;
-    std::string events = co_await TakeStep(exchange, generation, stream, kept, first);
+    std::string events = co_await TakeStep(exchange, generation, stream, kept);
     if (events.empty() && silence.count() > 0 &&
         silent.expiry() <= std::chrono::steady_clock::now()) {
       events = kComment;

@@ -14,6 +14,9 @@ namespace json = boost::json;
 
 namespace {
 
+// Of JSON: of a token, and of a log-probability with the token that it is of.
+constexpr size_t kTokenBytes = 32, kLogprobBytes = 72;
+
 double Seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
@@ -252,22 +255,34 @@ std::string Generation::ChoiceChunk(size_t choice, json::object fields, json::ob
 }
 
 size_t Generation::size() const {
-  constexpr int64_t kBytesPerToken = 32;
   const Usage all = usage();
   const GenerationParams& params = setup_.params;
   const auto named = static_cast<int32_t>(params.sampling.logprob_token_ids.size());
-  const int64_t entries = 2 + std::max({params.sampling.logprobs, params.prompt_logprobs, named});
+  const int64_t entries = 1 + std::max({params.sampling.logprobs, params.prompt_logprobs, named});
   const bool shows_prompt = prompt(0).echo || params.prompt_logprobs >= 0 || returns_token_ids();
   const int64_t echoed = shows_prompt ? all.prompt_tokens * params.n : 0;
-  return static_cast<size_t>(kBytesPerToken * entries * (all.completion_tokens + echoed)) +
+  return (kTokenBytes + kLogprobBytes * static_cast<size_t>(entries)) *
+             static_cast<size_t>(all.completion_tokens + echoed) +
          repeated_bytes();
 }
 
+size_t Generation::SizeOf(size_t index, const RequestOutput& output) const {
+  const bool first = streams() && choices_[index].first_ns == 0;
+  size_t entries = 0;
+  for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
+  for (const GeneratedToken& token : output.tokens) {
+    if (token.logprobs) entries += 1 + token.logprobs->top.size();
+  }
+  return kTokenBytes * output.tokens.size() + kLogprobBytes * entries +
+         (first ? FirstBytes(index) : 0);
+}
+
 size_t Generation::BytesAsked() const {
-  size_t tokens = 0;
-  for (const GenerationPrompt& prompt : setup_.prompts) tokens += prompt.tokens.size();
-  return static_cast<size_t>(setup_.params.n) * tokens * sizeof(TokenId) +
-         (streams() ? 4 * repeated_bytes() : 0);
+  size_t bytes = streams() ? 2 * repeated_bytes() : 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    bytes += prompt(i).tokens.size() * sizeof(TokenId) + (streams() ? FirstBytes(i) : 0);
+  }
+  return bytes;
 }
 
 std::string Generation::LastEvents() {
@@ -283,7 +298,7 @@ std::string Generation::ErrorEvents() {
   return ErrorEvent(*error_).append(kDoneEvent);
 }
 
-std::string Generation::Body() {
+Result<std::string> Generation::Body(const WorkLimits& limits) {
   // Choice by choice: the JSON of all would take many times the text.
   std::string body = json::serialize(Head());
   body.back() = ',';
@@ -295,17 +310,14 @@ std::string Generation::Body() {
         returns_token_ids() ? json::value(TokenIds(choices_[i].ids)) : json::value(nullptr);
     body.append(i > 0 ? "," : "").append(json::serialize(choice));
     body.back() = ',';
-    body.append(R"("logprobs":)").append(Logprobs(i));
+    body.append(R"("logprobs":)").append(TRY(Logprobs(i, limits)));
     if (const std::string* of_prompt = PromptLogprobsText(i)) {
       body.append(R"(,"prompt_logprobs":)").append(*of_prompt);
     }
     body += '}';
   }
   body.append(R"(],"usage":)").append(json::serialize(ToJson(usage())));
-  for (const auto& [key, value] : Tail()) {
-    body.append(fmt::format(R"(,"{}":)", std::string_view(key))).append(json::serialize(value));
-  }
-  return body.append("}");
+  return body.append(Tail()).append("}");
 }
 
 }  // namespace fathom

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/work_limits.h"
 #include "engine/messages.h"
 #include "server/client_accounts.h"
 #include "server/metrics.h"
@@ -67,11 +68,14 @@ class Generation {
   virtual std::string LastEvents();
   // REQUIRES: error(). The last events of a stream that failed.
   virtual std::string ErrorEvents();
-  virtual std::string Body();
+  virtual Result<std::string> Body(const WorkLimits& limits = {});
   Usage usage() const;
   // Roughly the bytes of JSON that its tokens make, and what a whole answer repeats of its request.
   size_t size() const;
-  // Of its request, wherever an answer repeats that: a stream's first events twice, its last once.
+  // Roughly the bytes of JSON that these news of the request at `index` make, with what is repeated
+  // of the request where they are a stream's first.
+  size_t SizeOf(size_t index, const RequestOutput& output) const;
+  // Of its request, what a whole answer repeats, or a stream's last events.
   virtual size_t repeated_bytes() const { return 0; }
   // Of its own text so far, a stream's: what it keeps, and roughly what events to come repeat.
   virtual size_t kept_text() const { return 0; }
@@ -97,11 +101,13 @@ class Generation {
   // Of what was collected: all of a choice but its log-probabilities, and these as JSON's text,
   // since their JSON takes many times its text.
   virtual boost::json::object Choice(size_t choice) = 0;
-  virtual std::string Logprobs(size_t) { return "null"; }
+  virtual Result<std::string> Logprobs(size_t, const WorkLimits&) { return std::string("null"); }
   // Of the choice's prompt, likewise; null where the answer has none in its choices.
   virtual const std::string* PromptLogprobsText(size_t) { return nullptr; }
-  // Further fields of a whole answer.
-  virtual boost::json::object Tail() { return {}; }
+  // Further members of a whole answer, each behind a comma.
+  virtual std::string Tail() { return ""; }
+  // Of its request, what a stream's first event of a choice repeats.
+  virtual size_t FirstBytes(size_t) const { return 0; }
   // Whether it is to end at its next token, as one that somebody else has ended.
   virtual bool CancelAsked() const { return false; }
   virtual std::optional<int64_t> ReasoningTokens() const { return std::nullopt; }
@@ -112,6 +118,10 @@ class Generation {
   // of the tokens that are new go into it if the request wants them.
   std::string ChoiceChunk(size_t choice, boost::json::object fields, boost::json::object more = {});
   bool returns_token_ids() const { return setup_.params.return_token_ids; }
+  // Of the prompt's, as JSON, where they are shown.
+  size_t TokenIdBytes(size_t choice) const {
+    return returns_token_ids() ? 8 * prompt(choice).tokens.size() : 0;
+  }
   TokenNames names() const { return {*setup_.tokenizer, setup_.params.return_tokens_as_token_ids}; }
   const GenerationSetup& setup() const { return setup_; }
   const GenerationPrompt& prompt(size_t choice) const {

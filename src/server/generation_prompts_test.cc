@@ -100,7 +100,7 @@ TEST_F(GenerationPromptsTest, EveryChoiceOfAWholeAnswerShowsItsPrompt) {
       Answer(generation, first_is_last ? requests.size() - 1 - i : i);
     }
     ASSERT_TRUE(generation.done());
-    const json::value body = json::parse(generation.Body());
+    const json::value body = json::parse(generation.Body().value());
     for (size_t choice = 0; choice < requests.size(); ++choice) {
       const json::value& shown = body.at("choices").at(choice);
       const size_t prompt_size = requests[choice].prompt.size();
@@ -126,6 +126,25 @@ TEST_F(GenerationPromptsTest, EveryChoiceOfAStreamShowsItsPromptWhenItBegins) {
   }
 }
 
+// So that workers make it, and it counts.
+TEST_F(GenerationPromptsTest, WhatAStreamsFirstEventRepeatsIsKnown) {
+  GenerationSetup setup = Setup(/*stream=*/true, /*prompt_logprobs=*/-1);
+  setup.params.return_token_ids = true;
+  setup.prompts[0].text = std::string(1000, 'x');
+  const size_t ids = 8 * setup.prompts[0].tokens.size();
+  CompletionGeneration generation(std::move(setup));
+  EXPECT_EQ(generation.SizeOf(0, {}), 1000 + ids);
+  EXPECT_GE(generation.BytesAsked(), kChoices * (1000 + ids));
+  clock_.AdvanceNs(1);
+  Answer(generation, 0);
+  EXPECT_EQ(generation.SizeOf(0, {}), 0u);
+
+  GenerationSetup of_chat = Setup(/*stream=*/true, /*prompt_logprobs=*/-1);
+  of_chat.params.return_token_ids = true;
+  EXPECT_EQ(ChatGeneration(std::move(of_chat), {.echoed = std::string(500, 'x')}).SizeOf(0, {}),
+            500 + ids);
+}
+
 TEST_F(GenerationPromptsTest, AChatShowsItsPromptOnceWhicheverChoiceComesFirst) {
   for (const size_t last : {size_t{0}, size_t{2}}) {
     GenerationSetup setup = Setup(/*stream=*/false, /*prompt_logprobs=*/2);
@@ -136,7 +155,7 @@ TEST_F(GenerationPromptsTest, AChatShowsItsPromptOnceWhicheverChoiceComesFirst) 
     EXPECT_EQ(Asked(generation), (std::vector<int32_t>{2, -1, -1}));
     for (const size_t choice : {2 - last, size_t{1}, last}) Answer(generation, choice);
     ASSERT_TRUE(generation.done());
-    const json::value body = json::parse(generation.Body());
+    const json::value body = json::parse(generation.Body().value());
     const json::array& of_prompt = body.at("prompt_logprobs").as_array();
     ASSERT_EQ(of_prompt.size(), prompt_size);
     EXPECT_EQ(of_prompt[1].as_object().size(), 3u);

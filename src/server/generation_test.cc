@@ -70,7 +70,7 @@ class GenerationTest : public testing::Test {
     }
     EXPECT_TRUE(generation.done());
     if (generation.error()) return ToJson(*generation.error());
-    return generation.streams() ? events + generation.LastEvents() : generation.Body();
+    return generation.streams() ? events + generation.LastEvents() : generation.Body().value();
   }
 
   static std::vector<json::value> Events(const std::string& text) {
@@ -139,7 +139,7 @@ TEST_F(GenerationTest, CachedTokensAreThoseOfEachPromptsFirstChoice) {
     generation.OnOutput(choice, std::move(output), &events);
   }
   ASSERT_TRUE(generation.done());
-  const json::value body = json::parse(generation.Body());
+  const json::value body = json::parse(generation.Body().value());
   EXPECT_EQ(body.at("usage").at("prompt_tokens_details").at("cached_tokens"), json::value(128));
 }
 
@@ -218,7 +218,7 @@ TEST_F(GenerationTest, StopStringEndsTheTextAndTheEngineRequest) {
     generation.OnOutput(0, std::move(output), nullptr);
     ASSERT_TRUE(generation.done());
     EXPECT_EQ(generation.TakeCancels(), std::vector<size_t>{0});
-    const json::value choice = json::parse(generation.Body()).at("choices").at(0);
+    const json::value choice = json::parse(generation.Body().value()).at("choices").at(0);
     EXPECT_EQ(choice.at("text"), json::value(include ? "one two three" : "one two "));
     EXPECT_EQ(choice.at("finish_reason"), json::value("stop"));
     EXPECT_EQ(choice.at("stop_reason"), json::value("three"));
@@ -364,7 +364,8 @@ TEST_F(GenerationTest, AChoiceThatHasStoppedTakesNoMore) {
   output(" and more");
   EXPECT_TRUE(generation.done());
   EXPECT_EQ(generation.usage().completion_tokens, tokens);
-  EXPECT_EQ(json::parse(generation.Body()).at("choices").at(0).at("message").at("content"), "Now ");
+  EXPECT_EQ(json::parse(generation.Body().value()).at("choices").at(0).at("message").at("content"),
+            "Now ");
 }
 
 }  // namespace

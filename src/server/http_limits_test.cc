@@ -1,7 +1,6 @@
 // Clients that are slow, large, or gone.
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,20 +10,6 @@
 
 namespace fathom {
 namespace {
-
-// Until there is a result no /health takes a quarter of the time.
-template <class T>
-void ExpectHealthUntil(uint16_t port, const std::future<T>& result) {
-  const auto now = std::chrono::steady_clock::now;
-  const auto began = now();
-  std::chrono::nanoseconds worst{};
-  while (result.wait_for(1ms) != std::future_status::ready) {
-    const auto asked = now();
-    EXPECT_EQ(Client(port).Ask("GET", "/health").status, 200);
-    worst = std::max(worst, now() - asked);
-  }
-  EXPECT_LT(4 * worst, now() - began);
-}
 
 TEST_F(HttpServerTest, BadBodies) {
   Serve({.max_header_bytes = 4096, .max_body_bytes = 1 << 20});
@@ -195,37 +180,6 @@ TEST_F(HttpServerTest, AnswersAreBoundedWhileTheyAreMade) {
   EXPECT_EQ(ids.parsed().at("count"), ids.parsed().at("tokens").as_array().size());
   EXPECT_TRUE(ids.parsed().at("token_strs").is_null());
   EXPECT_EQ(tokens(R"(, "return_token_strs": true)").status, 413);
-}
-
-// Nor does building them hold up an I/O thread.
-TEST_F(HttpServerTest, LargeAnswersAreBuiltByWorkers) {
-  Serve({.io_threads = 1});
-  std::string words;
-  for (int i = 0; i < 2000; ++i) words += "a ";
-  const std::string body =
-      R"({"echo": true, "logprobs": 20, "max_tokens": 1, "n": 16, "prompt": ")" + words + "\"}";
-  auto answer = std::async(std::launch::async,
-                           [&] { return Client(port_).Ask("POST", "/v1/completions", body); });
-  ExpectHealthUntil(port_, answer);
-  EXPECT_EQ(answer.get().parsed().at("choices").as_array().size(), 16u);
-}
-
-// Nor do the last events of a stream, which say its text again.
-TEST_F(HttpServerTest, EndsOfLongStreamsAreBuiltByWorkers) {
-  Serve({.max_unsent_bytes = size_t{1} << 30, .io_threads = 1});
-  Client client(port_);
-  client.Request("POST", "/v1/responses", R"({"input": "nothing", "stream": true})");
-  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
-  const RequestId id = engine_->seen().back().id;
-  constexpr size_t kTokens = 4'000'000;
-  const GeneratedToken token{Tokens("!")[0], {}};
-  outputs_.Deliver({{.id = id, .tokens = std::vector<GeneratedToken>(kTokens, token)}});
-  client.ReadBytes(kTokens);
-  auto end = std::async(std::launch::async, [&] { return client.ReadBytes(4 * kTokens); });
-  outputs_.Deliver({{.id = id, .finish = FinishReason::kLength}});
-  ExpectHealthUntil(port_, end);
-  EXPECT_EQ(end.get().size(), 4 * kTokens);
-  EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("max_output_tokens"), std::string::npos);
 }
 
 TEST_F(HttpServerTest, DetokenizeTakesAContextAtMost) {

@@ -132,7 +132,7 @@ std::string MessagesGeneration::ErrorEvents() {
   return fmt::format("event: error\ndata: {}\n\n", json::serialize(MessagesError(*error())));
 }
 
-std::string MessagesGeneration::Body() {
+Result<std::string> MessagesGeneration::Body(const WorkLimits&) {
   return json::serialize(Message());
 }
 

@@ -15,7 +15,7 @@ class MessagesGeneration final : public BlockGeneration {
 
   std::string LastEvents() override;
   std::string ErrorEvents() override;
-  std::string Body() override;
+  Result<std::string> Body(const WorkLimits& limits) override;
 
  private:
   void OnBegin(std::string* events) override;

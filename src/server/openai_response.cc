@@ -54,9 +54,9 @@ json::array TokenIds(std::span<const TokenId> ids) {
   return list;
 }
 
-json::array PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+std::string PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
                            std::span<const TokenLogprobs> logprobs, int32_t top) {
-  json::array list = {nullptr};
+  std::string list = "[null";
   const TokenNames names{tokenizer};
   for (size_t i = 0; i < logprobs.size() && i + 1 < prompt.size(); ++i) {
     json::object entries;
@@ -70,9 +70,9 @@ json::array PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> 
     for (size_t rank = 0; rank < shown; ++rank) {
       add(logprobs[i].top[rank].first, logprobs[i].top[rank].second, rank + 1);
     }
-    list.push_back(std::move(entries));
+    list.append(",").append(json::serialize(entries));
   }
-  return list;
+  return list.append("]");
 }
 
 std::string Event(const json::value& data) {

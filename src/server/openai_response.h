@@ -43,8 +43,9 @@ boost::json::object ChatLogprobs(const TokenNames& names, std::span<const Genera
 
 // vLLM's prompt_logprobs: null for the first token, then {ID: {"logprob", "rank", "decoded_token"}}
 // of the token that stands there and the `top` likeliest. The rank is null where it is not known.
-boost::json::array PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
-                                  std::span<const TokenLogprobs> logprobs, int32_t top);
+// As text, made token by token: JSON of all would take many times that.
+std::string PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                           std::span<const TokenLogprobs> logprobs, int32_t top);
 
 // The shortest number that is this one as a float: 0.6, not 0.60000002384.
 double AsWritten(float value);

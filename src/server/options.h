@@ -48,7 +48,7 @@ struct ServerOptions {
   size_t max_unsent_bytes = size_t{64} << 10;           // of a stream whose client does not read
   int header_timeout_ms = 10'000;                       // from the first byte to the last
   int body_timeout_ms = 60'000;
-  int work_timeout_ms = 10'000;      // to parse, render and tokenise a request
+  int work_timeout_ms = 10'000;      // to read a request, and as long to write its answer
   int request_timeout_ms = 0;        // from its first byte to its last token; 0: without end
   int idle_timeout_ms = 75'000;      // of a kept-alive connection between requests
   int send_timeout_ms = 30'000;      // one write, or the gap between a client's reads

@@ -230,7 +230,7 @@ std::string ResponsesGeneration::ErrorEvents() {
   return events;
 }
 
-std::string ResponsesGeneration::Body() {
+Result<std::string> ResponsesGeneration::Body(const WorkLimits&) {
   return Finished();
 }
 

@@ -31,12 +31,13 @@ class ResponsesGeneration final : public BlockGeneration {
 
   std::string LastEvents() override;
   std::string ErrorEvents() override;
-  std::string Body() override;
+  Result<std::string> Body(const WorkLimits& limits) override;
   size_t repeated_bytes() const override { return context_.shown.size(); }
   // A block's end says it three times, and the answer's end once more.
   size_t repeated_text() const override { return 4 * kept_text(); }
 
  private:
+  size_t FirstBytes(size_t) const override { return 2 * repeated_bytes(); }
   void OnBegin(std::string* events) override;
   void OnOpen(const Block& block, std::string* events) override;
   void OnText(const Block& block, std::string_view text, std::string* events) override;

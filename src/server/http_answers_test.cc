@@ -1,0 +1,104 @@
+// Large answers: who builds them, for how long, and what they count.
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "server/http_server_fixture.h"
+
+namespace fathom {
+namespace {
+
+// Until there is a result no /health takes a quarter of the time.
+template <class T>
+void ExpectHealthUntil(uint16_t port, const std::future<T>& result) {
+  const auto now = std::chrono::steady_clock::now;
+  const auto began = now();
+  std::chrono::nanoseconds worst{};
+  while (result.wait_for(1ms) != std::future_status::ready) {
+    const auto asked = now();
+    EXPECT_EQ(Client(port).Ask("GET", "/health").status, 200);
+    worst = std::max(worst, now() - asked);
+  }
+  EXPECT_LT(4 * worst, now() - began);
+}
+
+// Building them holds up no I/O thread.
+TEST_F(HttpServerTest, LargeAnswersAreBuiltByWorkers) {
+  Serve({.io_threads = 1});
+  std::string words;
+  for (int i = 0; i < 2000; ++i) words += "a ";
+  const std::string body =
+      R"({"echo": true, "logprobs": 20, "max_tokens": 1, "n": 16, "prompt": ")" + words + "\"}";
+  auto answer = std::async(std::launch::async,
+                           [&] { return Client(port_).Ask("POST", "/v1/completions", body); });
+  ExpectHealthUntil(port_, answer);
+  EXPECT_EQ(answer.get().parsed().at("choices").as_array().size(), 16u);
+}
+
+// Nor do the last events of a stream, which say its text again.
+TEST_F(HttpServerTest, EndsOfLongStreamsAreBuiltByWorkers) {
+  Serve({.max_unsent_bytes = size_t{1} << 30, .io_threads = 1});
+  Client client(port_);
+  client.Request("POST", "/v1/responses", R"({"input": "nothing", "stream": true})");
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  const RequestId id = engine_->seen().back().id;
+  constexpr size_t kTokens = 4'000'000;
+  const GeneratedToken token{Tokens("!")[0], {}};
+  outputs_.Deliver({{.id = id, .tokens = std::vector<GeneratedToken>(kTokens, token)}});
+  client.ReadBytes(kTokens);
+  auto end = std::async(std::launch::async, [&] { return client.ReadBytes(4 * kTokens); });
+  outputs_.Deliver({{.id = id, .finish = FinishReason::kLength}});
+  ExpectHealthUntil(port_, end);
+  EXPECT_EQ(end.get().size(), 4 * kTokens);
+  EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("max_output_tokens"), std::string::npos);
+}
+
+class LargeAnswersTest : public HttpServerTest {
+ protected:
+  // Asks for an answer with log-probabilities, and lets it have so many tokens.
+  Response Answer(const std::string& path, const std::string& asked, size_t tokens) {
+    const size_t before = engine_->seen().size();
+    Client client(port_);
+    client.Request("POST", path, asked);
+    EXPECT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+    const GenerateRequest request = engine_->seen().back();
+    TokenLogprobs logprobs{.logprob = -0.5f};
+    for (int32_t id = 0; id < request.sampling.logprobs; ++id) {
+      logprobs.top.emplace_back(TokenId(id), -1.25f);
+    }
+    const GeneratedToken token{Tokens("!")[0], logprobs};
+    outputs_.Deliver({{.id = request.id, .tokens = std::vector<GeneratedToken>(tokens, token)}});
+    outputs_.Deliver({{.id = request.id, .finish = FinishReason::kLength}});
+    return client.Read();
+  }
+  static constexpr char kCompletions[] = "/v1/completions";
+  const std::string of_chat_ = Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20)");
+  const std::string of_completion_ = R"({"prompt": "nothing", "logprobs": 20, "max_tokens": 8})";
+};
+
+// It went on for as long as it took, though its client had left and the server was to end.
+TEST_F(LargeAnswersTest, HaveATime) {
+  Serve({.work_timeout_ms = 20});
+  for (const auto& [path, asked] : {std::pair{kChat, of_chat_}, {kCompletions, of_completion_}}) {
+    EXPECT_EQ(Answer(path, asked, 10).status, 200) << path;
+    const Response late = Answer(path, asked, 20'000);
+    EXPECT_EQ(late.status, 504) << path;
+    EXPECT_NE(late.body.find("fewer tokens"), std::string::npos) << late.body;
+  }
+}
+
+// What its tokens were counted for is the text's, once that is there.
+TEST_F(LargeAnswersTest, CountOnce) {
+  Serve({.max_body_bytes = size_t{64} << 10,
+         .max_request_memory_bytes = size_t{16} << 20,
+         .max_client_memory_bytes = size_t{16} << 20});
+  for (const auto& [path, asked] : {std::pair{kChat, of_chat_}, {kCompletions, of_completion_}}) {
+    EXPECT_EQ(Answer(path, asked, 6'000).status, 200) << path;
+    EXPECT_EQ(Answer(path, asked, 12'000).status, 503) << path;
+  }
+}
+
+}  // namespace
+}  // namespace fathom
