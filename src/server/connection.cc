@@ -217,7 +217,8 @@ asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& err
 // Does `work` on a worker. It is interrupted when the client leaves, the server stops, or the time
 // for it is over.
 asio::awaitable<std::optional<ApiError>> Connection::OnWorker(asio::thread_pool& workers,
-                                                              const Work& work) {
+                                                              const Work& work,
+                                                              Exchange* unanswered) {
   Interrupt interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms),
                       &context_.stopping);
   bool done = false;
@@ -237,6 +238,10 @@ asio::awaitable<std::optional<ApiError>> Connection::OnWorker(asio::thread_pool&
     });
   });
   while (!done) {
+    if (unanswered != nullptr && client_->half_closed() &&
+        !std::exchange(unanswered->probed, true)) {
+      client_->Send(kProtocol);
+    }
     co_await client_->Changed();
     if (client_->gone() || aborting_) interrupt.Raise();
   }

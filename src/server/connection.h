@@ -120,8 +120,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string ExtraHeaders(const HttpRequest& request) const;
   using Work = std::function<void(const Interrupt&)>;
   // What it failed of. `work` outlives the wait.
-  awaitable<std::optional<ApiError>> OnWorker(boost::asio::thread_pool& workers, const Work& work);
-  awaitable<std::optional<ApiError>> DoWork(size_t bytes, const Work& work);
+  // `unanswered`: of which nothing is sent, so that who is done sending may be probed.
+  awaitable<std::optional<ApiError>> OnWorker(boost::asio::thread_pool& workers, const Work& work,
+                                              Exchange* unanswered = nullptr);
+  awaitable<std::optional<ApiError>> DoWork(size_t bytes, const Work& work,
+                                            Exchange* unanswered = nullptr);
   bool Left(Exchange& exchange);
   void CountRefusal();
   // connection_generation.cc

@@ -133,14 +133,14 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
   exchange.usage = generation->usage();
   exchange.request.client->SpendTokens(exchange.usage.total_tokens());
-  if (intact && generation->streams()) co_await client_->Flushed();
+  if (intact && !generation->streams()) co_return co_await SendAnswer(exchange, generation);
+  if (intact) co_await client_->Flushed();
   co_await client_->StopWatch();
   intact = intact && !client_->gone();
   if (!intact) {
     generation->Fail(EngineError(Cancelled("The client went away.")), "abort");
     co_return Left(exchange);
   }
-  if (!generation->streams()) co_return co_await SendAnswer(exchange, generation);
   const bool failed = generation->error().has_value();
   if (failed) exchange.failure = generation->error()->message;
   Log(exchange, 200);
@@ -158,7 +158,7 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
       body = generation->Body({.interrupt = &interrupt});
       if (body.ok()) generation.reset();  // here: freeing much takes its time, too
     };
-    error = co_await DoWork(size, build);
+    error = co_await DoWork(size, build, &exchange);
     if (!error && !body.ok()) {
       error = EndedBy(aborting_, exchange, context_.options)
                   .value_or(TooLong(context_.options.work_timeout_ms));
@@ -166,18 +166,22 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
     if (!error) {
       response.body = std::move(body).value();
       exchange.claim.Shrink(size);  // it was claimed for what is the body now
-      co_return co_await Respond(exchange, std::move(response));
     }
   }
+  co_await client_->StopWatch();  // who leaves before ends the work
   if (client_->gone()) co_return Left(exchange);
+  if (!error) co_return co_await Respond(exchange, std::move(response));
   generation.reset();
   exchange.claim.Reset();
   co_return co_await Refuse(exchange, *error);
 }
 
 // What makes `bytes` of an answer: on a worker, if they are many.
-asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, const Work& work) {
-  if (bytes > kInlineAnswer) co_return co_await OnWorker(context_.workers.ForAnswer(bytes), work);
+asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, const Work& work,
+                                                            Exchange* unanswered) {
+  if (bytes > kInlineAnswer) {
+    co_return co_await OnWorker(context_.workers.ForAnswer(bytes), work, unanswered);
+  }
   work(Interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms)));
   co_return std::nullopt;
 }

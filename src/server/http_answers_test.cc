@@ -3,6 +3,7 @@
 #include <chrono>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/http_server_fixture.h"
@@ -63,7 +64,10 @@ class LargeAnswersTest : public HttpServerTest {
     Client client(port_);
     client.Request("POST", path, asked);
     EXPECT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
-    const GenerateRequest request = engine_->seen().back();
+    Deliver(engine_->seen().back(), tokens);
+    return client.Read();
+  }
+  void Deliver(const GenerateRequest& request, size_t tokens) {
     TokenLogprobs logprobs{.logprob = -0.5f};
     for (int32_t id = 0; id < request.sampling.logprobs; ++id) {
       logprobs.top.emplace_back(TokenId(id), -1.25f);
@@ -71,7 +75,6 @@ class LargeAnswersTest : public HttpServerTest {
     const GeneratedToken token{Tokens("!")[0], logprobs};
     outputs_.Deliver({{.id = request.id, .tokens = std::vector<GeneratedToken>(tokens, token)}});
     outputs_.Deliver({{.id = request.id, .finish = FinishReason::kLength}});
-    return client.Read();
   }
   static constexpr char kCompletions[] = "/v1/completions";
   const std::string of_chat_ = Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20)");
@@ -87,6 +90,26 @@ TEST_F(LargeAnswersTest, HaveATime) {
     EXPECT_EQ(late.status, 504) << path;
     EXPECT_NE(late.body.find("fewer tokens"), std::string::npos) << late.body;
   }
+}
+
+TEST_F(LargeAnswersTest, EndWithTheirClient) {
+  Serve({.io_threads = 1});
+  constexpr size_t kTokens = 100'000;
+  const auto now = std::chrono::steady_clock::now;
+  const auto began = now();
+  EXPECT_EQ(Answer(kChat, of_chat_, kTokens).status, 200);
+  const auto whole = now() - began;
+  const size_t before = engine_->seen().size();
+  Client client(port_);
+  client.Request("POST", kChat, of_chat_);
+  ASSERT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+  Deliver(engine_->seen().back(), kTokens);
+  std::this_thread::sleep_for(whole / 8);
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return Counted("499"); }));
+  const auto stopping = now();
+  Stop();
+  EXPECT_LT(now() - stopping, whole / 4);
 }
 
 // What its tokens were counted for is the text's, once that is there.
