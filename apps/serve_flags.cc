@@ -305,8 +305,9 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
               "Seconds after which a connection without a request is closed");
   add_seconds("--send-timeout", options->send_timeout_s,
               "Seconds after which a client that does not read is dropped");
-  add_seconds("--work-timeout", options->work_timeout_s,
-              "Seconds that a request's text may take to be read, rendered and tokenised");
+  add_seconds(
+      "--work-timeout", options->work_timeout_s,
+      "Seconds that a request may take to be read and tokenised, or its answer to be written");
   options->engine.queue_timeout_s = 600;
   const auto add_limit = [&command](const char* name, double& seconds, const char* what) {
     command.add_option(name, seconds, what)
