@@ -81,10 +81,7 @@ void ChatGeneration::Stream(Piece piece, std::string* events) {
 
 void ChatGeneration::Collect(Piece piece) {
   Message& message = messages_[piece.choice];
-  if (piece.first && piece.choice == 0 && setup().params.prompt_logprobs >= 0) {
-    prompt_logprobs_ = PromptLogprobs(*setup().tokenizer, prompt(0).tokens, piece.prompt_logprobs,
-                                      setup().params.prompt_logprobs);
-  }
+  if (piece.first && piece.choice == 0) prompt_logprobs_ = std::move(piece.prompt_logprobs);
   Append(Parse(&piece), &message.whole);
   if (setup().params.sampling.logprobs >= 0) {
     std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(message.tokens));
@@ -126,11 +123,16 @@ Result<std::string> ChatGeneration::Logprobs(size_t choice, const WorkLimits& li
 }
 
 // As vLLM's.
-std::string ChatGeneration::Tail() {
+Result<std::string> ChatGeneration::Tail(const WorkLimits& limits) {
+  std::string logprobs = "null";
+  if (const int32_t top = setup().params.prompt_logprobs; top >= 0) {
+    logprobs =
+        TRY(PromptLogprobs(*setup().tokenizer, prompt(0).tokens, prompt_logprobs_, top, limits));
+  }
   const std::string ids =
       returns_token_ids() ? json::serialize(TokenIds(prompt(0).tokens)) : "null";
   return fmt::format(R"(,"prompt_logprobs":{},"prompt_token_ids":{},"kv_transfer_params":null)",
-                     prompt_logprobs_, ids);
+                     logprobs, ids);
 }
 
 size_t ChatGeneration::FirstBytes(size_t choice) const {

@@ -42,13 +42,13 @@ class ChatGeneration final : public Generation {
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
   Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
-  std::string Tail() override;
+  Result<std::string> Tail(const WorkLimits& limits) override;
   size_t FirstBytes(size_t choice) const override;
   std::optional<int64_t> ReasoningTokens() const override;
 
   const ChatOutputOptions options_;
-  std::string prompt_logprobs_ = "null";  // as JSON
-  std::vector<Message> messages_;         // by choice
+  std::vector<TokenLogprobs> prompt_logprobs_;
+  std::vector<Message> messages_;  // by choice
 };
 
 }  // namespace fathom

@@ -13,15 +13,20 @@ namespace json = boost::json;
 
 namespace {
 
-// Calls `add` with each token and what is known of it: of the prompt, if it is `echoed`, and of
-// what was generated.
+// Calls `add` with each token and what is known of it: of the prompt, if it is `echoed`, with
+// `most` of the likeliest (prompt_logprobs may have asked for more), and of what was generated.
 template <class Add>
 void ForEachToken(const GenerationPrompt* echoed, std::span<const TokenLogprobs> prompt_logprobs,
-                  std::span<const GeneratedToken> generated, Add add) {
+                  int32_t most, std::span<const GeneratedToken> generated, Add add) {
   for (size_t i = 0; echoed != nullptr && i < echoed->tokens.size(); ++i) {
     // The first token follows nothing, so that it has no probability.
-    const bool known = i > 0 && i <= prompt_logprobs.size();
-    add(echoed->tokens[i], known ? &prompt_logprobs[i - 1] : nullptr);
+    if (i == 0 || i > prompt_logprobs.size()) {
+      add(echoed->tokens[i], nullptr);
+      continue;
+    }
+    TokenLogprobs shown = prompt_logprobs[i - 1];
+    shown.top.resize(std::min(shown.top.size(), static_cast<size_t>(most)));
+    add(echoed->tokens[i], &shown);
   }
   for (const GeneratedToken& token : generated) {
     add(token.id, token.logprobs ? &*token.logprobs : nullptr);
@@ -45,7 +50,8 @@ void CompletionGeneration::Stream(Piece piece, std::string* events) {
   // Without text too: clients count events, and time the first.
   if (wants_logprobs() && (!piece.tokens.empty() || piece.first)) {
     LegacyLogprobs& logprobs = completions_[piece.choice].logprobs;
-    ForEachToken(echo ? &asked : nullptr, piece.prompt_logprobs, piece.tokens,
+    ForEachToken(echo ? &asked : nullptr, piece.prompt_logprobs, setup().params.sampling.logprobs,
+                 piece.tokens,
                  [&](TokenId id, const TokenLogprobs* of_it) { logprobs.Add(id, of_it); });
     choice["logprobs"] = logprobs.Take();
   }
@@ -57,24 +63,9 @@ void CompletionGeneration::Stream(Piece piece, std::string* events) {
   *events += ChoiceChunk(piece.choice, std::move(choice));
 }
 
-void CompletionGeneration::KeepPrompt(size_t choice, std::vector<TokenLogprobs> logprobs) {
-  Completion& completion = completions_[choice];
-  const GenerationPrompt& asked = prompt(choice);
-  const int32_t top = setup().params.prompt_logprobs;
-  if (top >= 0) {
-    completion.prompt_logprobs = PromptLogprobs(*setup().tokenizer, asked.tokens, logprobs, top);
-  }
-  if (!asked.echo || !wants_logprobs()) return;
-  for (TokenLogprobs& of_token : logprobs) {  // prompt_logprobs may have asked for more
-    const auto most = static_cast<size_t>(setup().params.sampling.logprobs);
-    of_token.top.resize(std::min(of_token.top.size(), most));
-  }
-  completion.echoed = std::move(logprobs);
-}
-
 void CompletionGeneration::Collect(Piece piece) {
   if (piece.first && piece.choice == first_choice(piece.choice)) {
-    KeepPrompt(piece.choice, std::move(piece.prompt_logprobs));
+    completions_[piece.choice].of_prompt = std::move(piece.prompt_logprobs);
   }
   Completion& completion = completions_[piece.choice];
   completion.text += piece.text;
@@ -107,8 +98,8 @@ Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimi
   Status status;
   parts.Add(completion.logprobs.Take());
   ForEachToken(prompt(choice).echo ? &prompt(choice) : nullptr,
-               completions_[first_choice(choice)].echoed, completion.tokens,
-               [&](TokenId id, const TokenLogprobs* of_it) {
+               completions_[first_choice(choice)].of_prompt, setup().params.sampling.logprobs,
+               completion.tokens, [&](TokenId id, const TokenLogprobs* of_it) {
                  if (status.ok()) status = limits.Check();
                  if (!status.ok()) return;
                  completion.logprobs.Add(id, of_it);
@@ -118,8 +109,12 @@ Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimi
   return parts.Text();
 }
 
-const std::string* CompletionGeneration::PromptLogprobsText(size_t choice) {
-  return &completions_[first_choice(choice)].prompt_logprobs;
+Result<std::string> CompletionGeneration::ChoiceTail(size_t choice, const WorkLimits& limits) {
+  const int32_t top = setup().params.prompt_logprobs;
+  if (top < 0) return std::string(R"(,"prompt_logprobs":null)");
+  return R"(,"prompt_logprobs":)" +
+         TRY(PromptLogprobs(*setup().tokenizer, prompt(choice).tokens,
+                            completions_[first_choice(choice)].of_prompt, top, limits));
 }
 
 }  // namespace fathom

@@ -19,19 +19,16 @@ class CompletionGeneration final : public Generation {
     std::vector<GeneratedToken> tokens;  // if their log-probabilities are shown
     const char* finish_reason = nullptr;
     boost::json::value stop_reason;
-    // Of the prompt, in its first choice.
-    std::vector<TokenLogprobs> echoed;
-    std::string prompt_logprobs = "null";  // as JSON
+    std::vector<TokenLogprobs> of_prompt;  // in its first choice
   };
 
-  void KeepPrompt(size_t choice, std::vector<TokenLogprobs> logprobs);
   bool wants_logprobs() const { return setup().params.sampling.logprobs >= 0; }
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
   Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
   size_t FirstBytes(size_t choice) const override;
-  const std::string* PromptLogprobsText(size_t choice) override;
+  Result<std::string> ChoiceTail(size_t choice, const WorkLimits& limits) override;
 
   std::vector<Completion> completions_;  // by choice
 };

@@ -311,13 +311,10 @@ Result<std::string> Generation::Body(const WorkLimits& limits) {
     body.append(i > 0 ? "," : "").append(json::serialize(choice));
     body.back() = ',';
     body.append(R"("logprobs":)").append(TRY(Logprobs(i, limits)));
-    if (const std::string* of_prompt = PromptLogprobsText(i)) {
-      body.append(R"(,"prompt_logprobs":)").append(*of_prompt);
-    }
-    body += '}';
+    body.append(TRY(ChoiceTail(i, limits))).append("}");
   }
   body.append(R"(],"usage":)").append(json::serialize(ToJson(usage())));
-  return body.append(Tail()).append("}");
+  return body.append(TRY(Tail(limits))).append("}");
 }
 
 }  // namespace fathom

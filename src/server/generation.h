@@ -102,10 +102,9 @@ class Generation {
   // since their JSON takes many times its text.
   virtual boost::json::object Choice(size_t choice) = 0;
   virtual Result<std::string> Logprobs(size_t, const WorkLimits&) { return std::string("null"); }
-  // Of the choice's prompt, likewise; null where the answer has none in its choices.
-  virtual const std::string* PromptLogprobsText(size_t) { return nullptr; }
-  // Further members of a whole answer, each behind a comma.
-  virtual std::string Tail() { return ""; }
+  // Further members of a choice, and of a whole answer, each behind a comma.
+  virtual Result<std::string> ChoiceTail(size_t, const WorkLimits&) { return std::string(); }
+  virtual Result<std::string> Tail(const WorkLimits&) { return std::string(); }
   // Of its request, what a stream's first event of a choice repeats.
   virtual size_t FirstBytes(size_t) const { return 0; }
   // Whether it is to end at its next token, as one that somebody else has ended.

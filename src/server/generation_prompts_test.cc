@@ -162,6 +162,26 @@ TEST_F(GenerationPromptsTest, AChatShowsItsPromptOnceWhicheverChoiceComesFirst) 
   }
 }
 
+TEST_F(GenerationPromptsTest, WritingThemIsInterrupted) {
+  Interrupt interrupt(std::chrono::hours(1));
+  interrupt.Raise();
+  GenerationSetup of_chat = Setup(/*stream=*/false, /*prompt_logprobs=*/2),
+                  of_completion = Setup(false, 2);
+  for (GenerationSetup* setup : {&of_chat, &of_completion}) {
+    setup->prompts.pop_back();
+    setup->params.n = 1;
+    setup->params.sampling.logprobs = -1;
+    setup->prompts[0].echo = false;
+  }
+  ChatGeneration chat(std::move(of_chat), {});
+  CompletionGeneration completion(std::move(of_completion));
+  for (Generation* generation :
+       {static_cast<Generation*>(&chat), static_cast<Generation*>(&completion)}) {
+    Answer(*generation, 0);
+    EXPECT_EQ(generation->Body({.interrupt = &interrupt}).status().code(), StatusCode::kCancelled);
+  }
+}
+
 // Nothing is shown without what the first choice alone would have told.
 TEST_F(GenerationPromptsTest, AFirstChoiceThatFailsEndsTheOthersThatHaveEnded) {
   for (const FinishReason finish : {FinishReason::kError, FinishReason::kCancelled}) {

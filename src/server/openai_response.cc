@@ -54,11 +54,13 @@ json::array TokenIds(std::span<const TokenId> ids) {
   return list;
 }
 
-std::string PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
-                           std::span<const TokenLogprobs> logprobs, int32_t top) {
+Result<std::string> PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                                   std::span<const TokenLogprobs> logprobs, int32_t top,
+                                   const WorkLimits& limits) {
   std::string list = "[null";
   const TokenNames names{tokenizer};
   for (size_t i = 0; i < logprobs.size() && i + 1 < prompt.size(); ++i) {
+    TRY(limits.Check());
     json::object entries;
     const auto add = [&](TokenId id, float logprob, json::value rank) {
       entries[std::to_string(Raw(id))] = json::object{

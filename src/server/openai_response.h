@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/work_limits.h"
 #include "chat/output_parser.h"
 #include "engine/messages.h"
 #include "server/api_error.h"
@@ -44,8 +45,9 @@ boost::json::object ChatLogprobs(const TokenNames& names, std::span<const Genera
 // vLLM's prompt_logprobs: null for the first token, then {ID: {"logprob", "rank", "decoded_token"}}
 // of the token that stands there and the `top` likeliest. The rank is null where it is not known.
 // As text, made token by token: JSON of all would take many times that.
-std::string PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
-                           std::span<const TokenLogprobs> logprobs, int32_t top);
+Result<std::string> PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                                   std::span<const TokenLogprobs> logprobs, int32_t top,
+                                   const WorkLimits& limits);
 
 // The shortest number that is this one as a float: 0.6, not 0.60000002384.
 double AsWritten(float value);

@@ -306,6 +306,7 @@ FAULTS = [
     ("src/server/completion_generation.cc", "if (status.ok()) status = limits.Check();", ";",
      "http_server_test LargeAnswersTest*", S),
     ("src/server/chat_generation.cc", "TRY(limits.Check());", ";", "http_server_test LargeAnswersTest*", S),
+    ("src/server/openai_response.cc", "TRY(limits.Check());", ";", "server_test GenerationPromptsTest*", S),
     ("src/server/connection_generation.cc", "generation.kept_text() + generation.repeated_text()",
      "generation.kept_text()", "http_server_test *TextThatAStream*"),
     ("src/server/client_accounts.cc", "refused_ns_ + gap_ms * kMillisecondNs", "now_ns + gap_ms * kMillisecondNs",
