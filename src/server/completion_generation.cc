@@ -110,11 +110,15 @@ Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimi
 }
 
 Result<std::string> CompletionGeneration::ChoiceTail(size_t choice, const WorkLimits& limits) {
+  Completion& first = completions_[first_choice(choice)];
   const int32_t top = setup().params.prompt_logprobs;
-  if (top < 0) return std::string(R"(,"prompt_logprobs":null)");
-  return R"(,"prompt_logprobs":)" +
-         TRY(PromptLogprobs(*setup().tokenizer, prompt(choice).tokens,
-                            completions_[first_choice(choice)].of_prompt, top, limits));
+  if (first.tail.empty()) {
+    first.tail = R"(,"prompt_logprobs":)" +
+                 (top < 0 ? "null"
+                          : TRY(PromptLogprobs(*setup().tokenizer, prompt(choice).tokens,
+                                               first.of_prompt, top, limits)));
+  }
+  return first.tail;
 }
 
 }  // namespace fathom

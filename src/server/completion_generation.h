@@ -20,6 +20,7 @@ class CompletionGeneration final : public Generation {
     const char* finish_reason = nullptr;
     boost::json::value stop_reason;
     std::vector<TokenLogprobs> of_prompt;  // in its first choice
+    std::string tail;                      // likewise, once it is written
   };
 
   bool wants_logprobs() const { return setup().params.sampling.logprobs >= 0; }

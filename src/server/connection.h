@@ -27,41 +27,46 @@
 
 namespace fathom {
 
-// Threads that parse, render and tokenise, so that no I/O thread does. Long requests have their
-// own, and do not keep short ones waiting; the system has these give way to all other threads.
-// Large steps of streams have their own, too, as they wait for nobody's request; and so has the one
-// that writes metrics, which gives way.
+// Threads that parse, render, tokenise and write, so that no I/O thread does. Long requests have
+// their own, and do not keep short ones waiting; the system has these give way to all other
+// threads. Large steps of streams have their own, which wait for nobody's request or whole answer;
+// so have whole answers, and the one that writes metrics, and these give way.
 class Workers {
  public:
   Workers() {
-    const auto all = std::make_shared<std::latch>(kThreads + 1);  // so that each takes one
-    for (int i = 0; i < kThreads; ++i) {
-      boost::asio::post(long_, [all] {
-        LowerThisThread(kLongNice, "read long requests");
+    Lower(long_, kThreads, kLongNice, "read long requests");
+    Lower(answers_, kThreads, kNice, "write large answers");
+    Lower(metrics_, 1, kNice, "write metrics");
+  }
+  boost::asio::thread_pool& ForMetrics() { return metrics_; }
+  boost::asio::thread_pool& ForSteps() { return steps_; }
+  boost::asio::thread_pool& ForAnswers() { return answers_; }
+  boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
+  // Waits for the work that has begun; what has not is dropped.
+  void Stop() {
+    const auto pools = {&short_, &long_, &steps_, &answers_, &metrics_};
+    for (boost::asio::thread_pool* pool : pools) pool->stop();
+    for (boost::asio::thread_pool* pool : pools) pool->join();
+  }
+
+ private:
+  static void Lower(boost::asio::thread_pool& pool, int threads, int nice, const char* what) {
+    const auto all = std::make_shared<std::latch>(threads + 1);  // so that each takes one
+    for (int i = 0; i < threads; ++i) {
+      boost::asio::post(pool, [=] {
+        LowerThisThread(nice, what);
         all->arrive_and_wait();
       });
     }
     all->arrive_and_wait();  // one that is stopped would keep the other waiting
-    boost::asio::post(metrics_, [] { LowerThisThread(kMetricsNice, "write metrics"); });
-  }
-  boost::asio::thread_pool& ForMetrics() { return metrics_; }
-  boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
-  boost::asio::thread_pool& ForAnswer(size_t bytes) {
-    return bytes > kLongAnswer ? long_ : answers_;
-  }
-  // Waits for the work that has begun; what has not is dropped.
-  void Stop() {
-    for (boost::asio::thread_pool* pool : {&short_, &long_, &answers_, &metrics_}) pool->stop();
-    for (boost::asio::thread_pool* pool : {&short_, &long_, &answers_, &metrics_}) pool->join();
   }
 
- private:
   static constexpr size_t kLongBytes = size_t{64} << 10;
-  static constexpr size_t kLongAnswer = size_t{1} << 20;  // some 10 ms
-  static constexpr int kThreads = 2;                      // of each
-  static constexpr int kLongNice = 19;     // the least that there is: other threads hardly wait
-  static constexpr int kMetricsNice = 10;  // who asks on and on has a tenth of a core that is busy
-  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, answers_{kThreads}, metrics_{1};
+  static constexpr int kThreads = 2;    // of each
+  static constexpr int kLongNice = 19;  // the least that there is: other threads hardly wait
+  static constexpr int kNice = 10;      // who asks on and on has a tenth of a core that is busy
+  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, steps_{kThreads}, answers_{kThreads},
+      metrics_{1};
 };
 
 // What all connections of a server share.

@@ -168,7 +168,8 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
       exchange.claim.Shrink(size);  // it was claimed for what is the body now
     }
   }
-  co_await client_->StopWatch();  // who leaves before ends the work
+  if (exchange.probed) co_await client_->Flushed();  // the end of the watch would break it off
+  co_await client_->StopWatch();                     // who leaves before ends the work
   if (client_->gone()) co_return Left(exchange);
   if (!error) co_return co_await Respond(exchange, std::move(response));
   generation.reset();
@@ -176,11 +177,14 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
   co_return co_await Refuse(exchange, *error);
 }
 
-// What makes `bytes` of an answer: on a worker, if they are many.
+// What makes `bytes` of an answer, a whole one where it is `unanswered`: on a worker, if they are
+// many.
 asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, const Work& work,
                                                             Exchange* unanswered) {
   if (bytes > kInlineAnswer) {
-    co_return co_await OnWorker(context_.workers.ForAnswer(bytes), work, unanswered);
+    Workers& workers = context_.workers;
+    co_return co_await OnWorker(unanswered != nullptr ? workers.ForAnswers() : workers.ForSteps(),
+                                work, unanswered);
   }
   work(Interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms)));
   co_return std::nullopt;

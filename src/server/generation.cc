@@ -258,7 +258,9 @@ size_t Generation::size() const {
   const Usage all = usage();
   const GenerationParams& params = setup_.params;
   const auto named = static_cast<int32_t>(params.sampling.logprob_token_ids.size());
-  const int64_t entries = 1 + std::max({params.sampling.logprobs, params.prompt_logprobs, named});
+  const int32_t most =
+      std::max({params.sampling.logprobs, params.prompt_logprobs, named > 0 ? named : -1});
+  const int64_t entries = most < 0 ? 0 : 1 + most;
   const bool shows_prompt = prompt(0).echo || params.prompt_logprobs >= 0 || returns_token_ids();
   const int64_t echoed = shows_prompt ? all.prompt_tokens * params.n : 0;
   return (kTokenBytes + kLogprobBytes * static_cast<size_t>(entries)) *
@@ -304,6 +306,7 @@ Result<std::string> Generation::Body(const WorkLimits& limits) {
   body.back() = ',';
   body += R"("choices":[)";
   for (size_t i = 0; i < choices_.size(); ++i) {
+    TRY(limits.Check());
     json::object choice = Choice(i);
     choice["index"] = i;
     choice["token_ids"] =
