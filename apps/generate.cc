@@ -200,7 +200,8 @@ Status Conversation::Print(RequestStream& stream, Waiter& waiter, OutputParser p
   bool ended = false;
   while (!ended && !interrupted) {
     waiter.Wait();
-    for (auto& [index, output] : stream.Take()) {
+    while (auto next = stream.Next()) {
+      RequestOutput& output = next->second;
       if (output.finish == FinishReason::kError) return output.error;
       const bool stopped = output.finish == FinishReason::kStop;
       for (size_t i = 0; i + stopped < output.tokens.size(); ++i) {

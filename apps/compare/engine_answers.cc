@@ -36,7 +36,8 @@ Status EngineAnswers::Run(GenerateRequest request,
       changed.wait(lock, [&] { return awake; });
       awake = false;
     }
-    for (auto& [index, output] : stream.Take()) {
+    while (auto next = stream.Next()) {
+      RequestOutput& output = next->second;
       if (output.finish == FinishReason::kError) return output.error;
       if (!take(output) || output.finish) return {};
     }

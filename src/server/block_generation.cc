@@ -11,7 +11,7 @@ BlockGeneration::BlockGeneration(GenerationSetup setup, const ChatOutputOptions&
       parser_(options.parser),
       meter_(*this->setup().tokenizer) {}
 
-void BlockGeneration::Stream(Piece piece, std::string* events) {
+void BlockGeneration::Stream(Piece piece, std::string* events, const WorkLimits&) {
   if (piece.first) OnBegin(events);
   Take(std::move(piece), events);
 }

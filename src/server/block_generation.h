@@ -44,7 +44,7 @@ class BlockGeneration : public Generation {
   }
 
  private:
-  void Stream(Piece piece, std::string* events) override;
+  void Stream(Piece piece, std::string* events, const WorkLimits& limits) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t) override { return {}; }
   std::optional<int64_t> ReasoningTokens() const override { return meter_.tokens(); }

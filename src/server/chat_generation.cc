@@ -52,31 +52,39 @@ const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
              : FinishName(*piece.finish);
 }
 
-json::object ChatGeneration::LogprobsOf(std::span<const GeneratedToken> tokens) const {
-  return ChatLogprobs(names(), tokens, !setup().params.sampling.logprob_token_ids.empty());
+Result<std::string> ChatGeneration::LogprobsOf(std::span<const GeneratedToken> tokens,
+                                               const WorkLimits& limits) const {
+  const bool named = !setup().params.sampling.logprob_token_ids.empty();
+  JsonParts parts;
+  parts.Add(ChatLogprobs(names(), {}, named));
+  for (const GeneratedToken& token : tokens) {
+    TRY(limits.Check());
+    parts.Add(ChatLogprobs(names(), {&token, 1}, named));
+  }
+  return parts.Text();
 }
 
-void ChatGeneration::Stream(Piece piece, std::string* events) {
+void ChatGeneration::Stream(Piece piece, std::string* events, const WorkLimits& limits) {
   if (piece.first) {
     json::object more;
     if (returns_token_ids()) more["prompt_token_ids"] = TokenIds(prompt(piece.choice).tokens);
     *events += ChoiceChunk(piece.choice,
                            {{"delta", {{"role", "assistant"}, {"content", options_.echoed}}},
-                            {"logprobs", nullptr},
                             {"finish_reason", nullptr}},
-                           std::move(more));
+                           "null", std::move(more));
   }
   const ChatDelta delta = Parse(&piece);
-  const bool logprobs = setup().params.sampling.logprobs >= 0 && !piece.tokens.empty();
-  if (delta.empty() && !logprobs && !piece.finish) return;
-  json::object choice = {
-      {"delta", ToJson(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (logprobs) choice["logprobs"] = LogprobsOf(piece.tokens);
+  const bool shown = setup().params.sampling.logprobs >= 0 && !piece.tokens.empty();
+  if (delta.empty() && !shown && !piece.finish) return;
+  Result<std::string> logprobs = std::string("null");
+  if (shown) logprobs = LogprobsOf(piece.tokens, limits);
+  if (!logprobs.ok()) return;
+  json::object choice = {{"delta", ToJson(delta)}, {"finish_reason", nullptr}};
   if (piece.finish) {
     choice["finish_reason"] = FinishReasonOf(piece);
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
-  *events += ChoiceChunk(piece.choice, std::move(choice));
+  *events += ChoiceChunk(piece.choice, std::move(choice), *logprobs);
 }
 
 void ChatGeneration::Collect(Piece piece) {
@@ -112,14 +120,7 @@ json::object ChatGeneration::Choice(size_t choice) {
 
 Result<std::string> ChatGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
   if (setup().params.sampling.logprobs < 0) return std::string("null");
-  const std::vector<GeneratedToken>& tokens = messages_[choice].tokens;
-  JsonParts parts;
-  parts.Add(LogprobsOf({}));
-  for (const GeneratedToken& token : tokens) {
-    TRY(limits.Check());
-    parts.Add(LogprobsOf({&token, 1}));
-  }
-  return parts.Text();
+  return LogprobsOf(messages_[choice].tokens, limits);
 }
 
 // As vLLM's.

@@ -36,9 +36,10 @@ class ChatGeneration final : public Generation {
   };
 
   ChatDelta Parse(Piece* piece);
-  boost::json::object LogprobsOf(std::span<const GeneratedToken> tokens) const;
+  Result<std::string> LogprobsOf(std::span<const GeneratedToken> tokens,
+                                 const WorkLimits& limits) const;
   const char* FinishReasonOf(const Piece& piece) const;
-  void Stream(Piece piece, std::string* events) override;
+  void Stream(Piece piece, std::string* events, const WorkLimits& limits) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
   Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;

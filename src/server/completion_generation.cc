@@ -42,25 +42,23 @@ CompletionGeneration::CompletionGeneration(GenerationSetup setup)
   }
 }
 
-void CompletionGeneration::Stream(Piece piece, std::string* events) {
+void CompletionGeneration::Stream(Piece piece, std::string* events, const WorkLimits& limits) {
   const GenerationPrompt& asked = prompt(piece.choice);
   const bool echo = piece.first && asked.echo;
   if (echo) piece.text.insert(0, asked.text);
-  json::object choice = {{"text", piece.text}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  Result<std::string> logprobs = std::string("null");
   // Without text too: clients count events, and time the first.
   if (wants_logprobs() && (!piece.tokens.empty() || piece.first)) {
-    LegacyLogprobs& logprobs = completions_[piece.choice].logprobs;
-    ForEachToken(echo ? &asked : nullptr, piece.prompt_logprobs, setup().params.sampling.logprobs,
-                 piece.tokens,
-                 [&](TokenId id, const TokenLogprobs* of_it) { logprobs.Add(id, of_it); });
-    choice["logprobs"] = logprobs.Take();
+    logprobs = LogprobsOf(piece.choice, echo, piece.prompt_logprobs, piece.tokens, limits);
   }
+  if (!logprobs.ok()) return;
+  json::object choice = {{"text", piece.text}, {"finish_reason", nullptr}};
   if (piece.finish) {
     choice["finish_reason"] = FinishName(*piece.finish);
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
   if (piece.first && returns_token_ids()) choice["prompt_token_ids"] = TokenIds(asked.tokens);
-  *events += ChoiceChunk(piece.choice, std::move(choice));
+  *events += ChoiceChunk(piece.choice, std::move(choice), *logprobs);
 }
 
 void CompletionGeneration::Collect(Piece piece) {
@@ -93,17 +91,24 @@ size_t CompletionGeneration::FirstBytes(size_t choice) const {
 
 Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
   if (!wants_logprobs()) return std::string("null");
-  Completion& completion = completions_[choice];
+  return LogprobsOf(choice, prompt(choice).echo, completions_[first_choice(choice)].of_prompt,
+                    completions_[choice].tokens, limits);
+}
+
+Result<std::string> CompletionGeneration::LogprobsOf(size_t choice, bool echoed,
+                                                     std::span<const TokenLogprobs> of_prompt,
+                                                     std::span<const GeneratedToken> tokens,
+                                                     const WorkLimits& limits) {
+  LegacyLogprobs& logprobs = completions_[choice].logprobs;
   JsonParts parts;
   Status status;
-  parts.Add(completion.logprobs.Take());
-  ForEachToken(prompt(choice).echo ? &prompt(choice) : nullptr,
-               completions_[first_choice(choice)].of_prompt, setup().params.sampling.logprobs,
-               completion.tokens, [&](TokenId id, const TokenLogprobs* of_it) {
+  parts.Add(logprobs.Take());
+  ForEachToken(echoed ? &prompt(choice) : nullptr, of_prompt, setup().params.sampling.logprobs,
+               tokens, [&](TokenId id, const TokenLogprobs* of_it) {
                  if (status.ok()) status = limits.Check();
                  if (!status.ok()) return;
-                 completion.logprobs.Add(id, of_it);
-                 parts.Add(completion.logprobs.Take());
+                 logprobs.Add(id, of_it);
+                 parts.Add(logprobs.Take());
                });
   if (!status.ok()) return status;
   return parts.Text();

@@ -1,6 +1,8 @@
 // Answers of /v1/completions.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "server/generation.h"
@@ -24,10 +26,13 @@ class CompletionGeneration final : public Generation {
   };
 
   bool wants_logprobs() const { return setup().params.sampling.logprobs >= 0; }
-  void Stream(Piece piece, std::string* events) override;
+  void Stream(Piece piece, std::string* events, const WorkLimits& limits) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
   Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
+  // Of its prompt, if it is `echoed`, and of what was generated.
+  Result<std::string> LogprobsOf(size_t choice, bool echoed, std::span<const TokenLogprobs> prompt,
+                                 std::span<const GeneratedToken> tokens, const WorkLimits& limits);
   size_t FirstBytes(size_t choice) const override;
   Result<std::string> ChoiceTail(size_t choice, const WorkLimits& limits) override;
 

@@ -140,8 +140,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void SendStreamHead(const Exchange& exchange);
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
-  awaitable<std::string> TakeStep(Exchange& exchange, Generation& generation, RequestStream& stream,
-                                  size_t kept);
+  struct Step {
+    std::string events;
+    bool more = false;  // has come, and is left for the next one
+  };
+  awaitable<Step> TakeStep(Exchange& exchange, Generation& generation, RequestStream& stream,
+                           size_t kept);
   awaitable<bool> SendAnswer(Exchange& exchange, std::unique_ptr<Generation>& generation);
   void SendEvents(const Exchange& exchange, std::string events);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);

@@ -23,6 +23,9 @@ namespace {
 
 constexpr char kComment[] = ":\n\n";
 constexpr size_t kInlineAnswer = size_t{64} << 10;  // JSON to build; more is a worker's
+// A step of a stream ends when its events have so many: what has come behind waits for them.
+constexpr size_t kStepBytes = size_t{256} << 10;
+constexpr size_t kEventBytes = 256;  // of one, roughly, beside what it says
 
 // What ends a request before its text does.
 std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
@@ -211,24 +214,38 @@ void Connection::SendEvents(const Exchange& exchange, std::string events) {
   }
 }
 
-// What there is of tokens, as a stream's events or for the answer. `kept`: what the request had
-// claimed before any came.
-asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation& generation,
-                                                  RequestStream& stream, size_t kept) {
-  std::string events;
+// What there is of tokens, as a stream's events or for the answer, up to a bound. `kept`: what the
+// request had claimed before any came.
+asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Generation& generation,
+                                                       RequestStream& stream, size_t kept) {
+  Step step;
   std::optional<ApiError> failure;
-  auto outputs = stream.Take();
+  std::vector<std::pair<size_t, RequestOutput>> outputs;
+  size_t bytes = 0;
+  while (bytes < kStepBytes) {
+    auto next = stream.Next();
+    if (!next) break;
+    bytes += generation.SizeOf(next->first, next->second) + kEventBytes;
+    outputs.push_back(std::move(*next));
+  }
+  step.more = bytes >= kStepBytes;  // or so it may be
   if (!outputs.empty()) {
-    const Work take = [&](const Interrupt&) {
+    bool stopped = false;
+    const Work take = [&](const Interrupt& interrupt) {
       for (auto& [index, output] : outputs) {
-        generation.OnOutput(index, std::move(output), &events);
+        generation.OnOutput(index, std::move(output), &step.events, {.interrupt = &interrupt});
         for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+        stopped = !interrupt.Check().ok();
+        if (stopped) return;
       }
     };
     // What ends a block repeats its text: any step may.
-    size_t bytes = generation.streams() ? generation.repeated_text() : 0;
-    for (const auto& [index, output] : outputs) bytes += generation.SizeOf(index, output);
+    bytes += generation.streams() ? generation.repeated_text() : 0;
     failure = co_await DoWork(bytes, take);
+    if (stopped) {
+      failure = EndedBy(aborting_, exchange, context_.options)
+                    .value_or(TooLong(context_.options.work_timeout_ms));
+    }
     if (failure) generation.Fail(*failure, "error");
   }
   // What is collected counts as the answer, and of a stream what it keeps to say again.
@@ -243,16 +260,16 @@ asio::awaitable<std::string> Connection::TakeStep(Exchange& exchange, Generation
   if (end && !generation.done()) generation.Fail(*end, "abort");
   if (generation.streams() && generation.done()) {
     const Work finish = [&](const Interrupt&) {
-      events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
+      step.events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     };
     const size_t repeated = generation.repeated_bytes() + generation.repeated_text();
     failure = co_await DoWork(repeated, finish);
     if (failure) {
       generation.Fail(*failure, "error");
-      events += ErrorEvent(*failure);  // of the stream, which has no other end
+      step.events += ErrorEvent(*failure);  // of the stream, which has no other end
     }
   }
-  co_return events;
+  co_return step;
 }
 
 // Moves tokens from the engine to the client until the generation is done. False if the client is
@@ -272,6 +289,7 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
   };
   listen();
   const size_t kept = exchange.claim.held();
+  bool more = false;
   while (!generation.done()) {
     if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
       // What says nothing yet, to learn whether the client is still there: a comment, or the first
@@ -282,9 +300,11 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
         client_->Send(kProtocol);
       }
     }
-    co_await client_->Changed();
+    if (!more) co_await client_->Changed();
     if (client_->gone()) co_return false;
-    std::string events = co_await TakeStep(exchange, generation, stream, kept);
+    Step step = co_await TakeStep(exchange, generation, stream, kept);
+    more = step.more;
+    std::string events = std::move(step.events);
     if (events.empty() && silence.count() > 0 &&
         silent.expiry() <= std::chrono::steady_clock::now()) {
       events = kComment;
@@ -296,7 +316,7 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
                   client_->unsent());
       co_return false;
     }
-    const bool large = events.size() > context_.options.max_unsent_bytes;
+    const bool large = more || events.size() > context_.options.max_unsent_bytes;
     SendEvents(exchange, std::move(events));
     // One large step is no sign of a client that does not read.
     if (large) co_await client_->FlushedInTime();

@@ -130,7 +130,8 @@ ApiError Generation::ErrorOf(const RequestOutput& output) const {
   return EngineError(output.error);
 }
 
-void Generation::OnOutput(size_t index, RequestOutput output, std::string* events) {
+void Generation::OnOutput(size_t index, RequestOutput output, std::string* events,
+                          const WorkLimits& limits) {
   ChoiceState& choice = choices_[index];
   if (choice.ended || error_) return;
   if (output.finish == FinishReason::kError || output.finish == FinishReason::kCancelled) {
@@ -164,7 +165,7 @@ void Generation::OnOutput(size_t index, RequestOutput output, std::string* event
     End(index, piece.finish == FinishReason::kCancelled ? "abort" : FinishName(*piece.finish));
   }
   if (streams()) {
-    Stream(std::move(piece), events);
+    Stream(std::move(piece), events, limits);
   } else {
     Collect(std::move(piece));
   }
@@ -232,26 +233,30 @@ json::object Generation::Head() const {
   return head;
 }
 
-std::string Generation::Chunk(json::array choices, const Usage* usage, json::object more) const {
+std::string Generation::Chunk(std::string_view choices, const Usage* usage,
+                              json::object more) const {
   json::object chunk = Head();
   for (auto& [key, value] : more) chunk[key] = std::move(value);
-  chunk["choices"] = std::move(choices);
+  std::string event = "data: " + json::serialize(chunk);
+  event.back() = ',';
+  event.append(R"("choices":[)").append(choices).append("]");
   if (usage != nullptr) {
-    chunk["usage"] = ToJson(*usage);
+    event.append(R"(,"usage":)").append(json::serialize(ToJson(*usage)));
   } else if (setup_.params.include_usage) {
-    chunk["usage"] = nullptr;
+    event.append(R"(,"usage":null)");
   }
-  return Event(chunk);
+  return event.append("}\n\n");
 }
 
-std::string Generation::ChoiceChunk(size_t choice, json::object fields, json::object more) {
+std::string Generation::ChoiceChunk(size_t choice, json::object fields, std::string_view logprobs,
+                                    json::object more) {
   fields["index"] = choice;
   if (returns_token_ids()) fields["token_ids"] = TokenIds(std::exchange(choices_[choice].ids, {}));
-  json::array choices;
-  choices.push_back(std::move(fields));
+  std::string text = json::serialize(fields);
+  text.back() = ',';
+  text.append(R"("logprobs":)").append(logprobs).append("}");
   const Usage so_far = usage();
-  return Chunk(std::move(choices), setup_.params.continuous_usage_stats ? &so_far : nullptr,
-               std::move(more));
+  return Chunk(text, setup_.params.continuous_usage_stats ? &so_far : nullptr, std::move(more));
 }
 
 size_t Generation::size() const {

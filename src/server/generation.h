@@ -55,8 +55,10 @@ class Generation {
   void SetGrammar(std::shared_ptr<const Grammar> grammar) { grammar_ = std::move(grammar); }
   // One per choice, prompt by prompt.
   std::vector<GenerateRequest> Requests() const;
-  // News of the request at `index`. A stream's events are appended to `*events`.
-  void OnOutput(size_t index, RequestOutput output, std::string* events);
+  // News of the request at `index`. A stream's events are appended to `*events`. Once `limits` end
+  // it, which they tell from then on, one may lack: what is left is to Fail.
+  void OnOutput(size_t index, RequestOutput output, std::string* events,
+                const WorkLimits& limits = {});
   // Indices of requests whose further output is not needed, since the last call.
   std::vector<size_t> TakeCancels();
   // Every choice has ended, or one has failed.
@@ -96,7 +98,7 @@ class Generation {
     std::optional<FinishReason> finish;
     boost::json::value stop_reason;  // the stop string or token id that was met; else null
   };
-  virtual void Stream(Piece piece, std::string* events) = 0;
+  virtual void Stream(Piece piece, std::string* events, const WorkLimits& limits) = 0;
   virtual void Collect(Piece piece) = 0;
   // Of what was collected: all of a choice but its log-probabilities, and these as JSON's text,
   // since their JSON takes many times its text.
@@ -113,9 +115,10 @@ class Generation {
 
   // {"id", "object", "created", "model"} and so on: of a chunk and of a whole answer.
   boost::json::object Head() const;
-  // An event of one choice, with `more` beside the choices; usage if the request wants it. The ids
-  // of the tokens that are new go into it if the request wants them.
-  std::string ChoiceChunk(size_t choice, boost::json::object fields, boost::json::object more = {});
+  // An event of one choice with `logprobs`, JSON, and with `more` beside the choices; usage if the
+  // request wants it. The ids of the tokens that are new go into it if the request wants them.
+  std::string ChoiceChunk(size_t choice, boost::json::object fields, std::string_view logprobs,
+                          boost::json::object more = {});
   bool returns_token_ids() const { return setup_.params.return_token_ids; }
   // Of the prompt's, as JSON, where they are shown.
   size_t TokenIdBytes(size_t choice) const {
@@ -143,7 +146,8 @@ class Generation {
     std::vector<TokenId> ids;  // that no answer or event has shown, where they are wanted
   };
 
-  std::string Chunk(boost::json::array choices, const Usage* usage, boost::json::object more) const;
+  // `choices`: the members of the array, as JSON.
+  std::string Chunk(std::string_view choices, const Usage* usage, boost::json::object more) const;
   ApiError ErrorOf(const RequestOutput& output) const;
   void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);
   void End(size_t index, std::string_view reason);

@@ -39,7 +39,7 @@ class GenerationPromptsTest : public testing::Test {
 
   // The whole answer of a choice at once: an engine's, which tells what it was asked for. The
   // values of a prompt are those of its length.
-  static std::string Answer(Generation& generation, size_t choice) {
+  static std::string Answer(Generation& generation, size_t choice, const WorkLimits& limits = {}) {
     const GenerateRequest request = generation.Requests()[choice];
     const auto logprobs = [&](float logprob, int32_t top) {
       TokenLogprobs of_token{.logprob = logprob};
@@ -53,7 +53,7 @@ class GenerationPromptsTest : public testing::Test {
     }
     output.tokens.push_back({TokenId{70 + static_cast<int32_t>(choice)}, logprobs(-0.5f, 1)});
     std::string events;
-    generation.OnOutput(choice, std::move(output), &events);
+    generation.OnOutput(choice, std::move(output), &events, limits);
     return events;
   }
   static std::vector<int32_t> Asked(const Generation& generation) {
@@ -179,6 +179,21 @@ TEST_F(GenerationPromptsTest, WritingThemIsInterrupted) {
        {static_cast<Generation*>(&chat), static_cast<Generation*>(&completion)}) {
     Answer(*generation, 0);
     EXPECT_EQ(generation->Body({.interrupt = &interrupt}).status().code(), StatusCode::kCancelled);
+  }
+}
+
+TEST_F(GenerationPromptsTest, WritingThemForAStreamIsInterrupted) {
+  Interrupt interrupt(std::chrono::hours(1));
+  interrupt.Raise();
+  CompletionGeneration completion(Setup(/*stream=*/true, /*prompt_logprobs=*/-1));
+  GenerationSetup of_chat = Setup(/*stream=*/true, /*prompt_logprobs=*/-1);
+  of_chat.prompts.pop_back();
+  ChatGeneration chat(std::move(of_chat), {});
+  for (Generation* generation :
+       {static_cast<Generation*>(&completion), static_cast<Generation*>(&chat)}) {
+    EXPECT_EQ(Answer(*generation, 0, {.interrupt = &interrupt}).find("top_logprobs"),
+              std::string::npos);
+    EXPECT_NE(Answer(*generation, 1).find("top_logprobs"), std::string::npos);
   }
 }
 

@@ -112,6 +112,49 @@ TEST_F(LargeAnswersTest, EndWithTheirClient) {
   EXPECT_LT(now() - stopping, whole / 4);
 }
 
+// A step of a stream wrote all that had come, whoever had left.
+TEST_F(LargeAnswersTest, StreamsEndWithTheirClient) {
+  Serve({.work_timeout_ms = 60'000, .io_threads = 1});
+  constexpr size_t kTokens = 40'000;
+  const std::string asked =
+      Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20, "stream": true)");
+  const auto now = std::chrono::steady_clock::now;
+  const auto began = now();
+  EXPECT_NE(Answer(kChat, asked, kTokens).body.find("[DONE]"), std::string::npos);
+  const auto whole = now() - began;
+  const size_t before = engine_->seen().size();
+  Client client(port_);
+  client.Request("POST", kChat, asked);
+  ASSERT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+  Deliver(engine_->seen().back(), kTokens);
+  std::this_thread::sleep_for(whole / 8);
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return Counted("499"); }));
+  const auto stopping = now();
+  Stop();
+  EXPECT_LT(now() - stopping, whole / 4);
+}
+
+// Each step has the time of one, and what came together is several.
+TEST_F(LargeAnswersTest, WhatComesTogetherIsManySteps) {
+  Serve({.work_timeout_ms = 1'000, .io_threads = 1});
+  const size_t before = engine_->seen().size();
+  Client client(port_);
+  client.Request("POST", kChat, Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20,
+                                                    "stream": true)"));
+  ASSERT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+  const GenerateRequest request = engine_->seen().back();
+  GeneratedToken token{Tokens("!")[0], TokenLogprobs{.logprob = -0.5f}};
+  for (int32_t id = 0; id < 20; ++id) token.logprobs->top.emplace_back(TokenId(id), -1.25f);
+  constexpr size_t kOutputs = 500, kTokens = 200;
+  const RequestOutput output{.id = request.id, .tokens = std::vector(kTokens, token)};
+  std::vector<RequestOutput> outputs(kOutputs, output);
+  outputs.back().finish = FinishReason::kLength;
+  outputs_.Deliver(std::move(outputs));
+  const std::string body = client.Read().body;
+  EXPECT_NE(body.find("[DONE]"), std::string::npos) << body.substr(body.size() - 500);
+}
+
 // What its tokens were counted for is the text's, once that is there.
 TEST_F(LargeAnswersTest, CountOnce) {
   Serve({.max_body_bytes = size_t{64} << 10,

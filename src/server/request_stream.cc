@@ -17,7 +17,7 @@ void EngineOutputs::Deliver(std::vector<RequestOutput> outputs) {
     std::lock_guard lock(inbox.mutex);
     if (!inbox.wake) continue;
     inbox.outputs.emplace_back(address.index, std::move(output));
-    // One call is enough until the outputs are taken.
+    // One call is enough until all outputs are taken.
     if (inbox.outputs.size() == 1) inbox.wake();
   }
 }
@@ -69,16 +69,16 @@ void RequestStream::Cancel(size_t index) {
   engine_.Cancel(sent_[index].id);
 }
 
-std::vector<std::pair<size_t, RequestOutput>> RequestStream::Take() {
-  std::vector<std::pair<size_t, RequestOutput>> taken;
+std::optional<std::pair<size_t, RequestOutput>> RequestStream::Next() {
+  std::optional<std::pair<size_t, RequestOutput>> next;
   {
     std::lock_guard lock(inbox_->mutex);
-    taken.swap(inbox_->outputs);
+    if (inbox_->outputs.empty()) return std::nullopt;
+    next = std::move(inbox_->outputs.front());
+    inbox_->outputs.pop_front();
   }
-  for (const auto& [index, output] : taken) {
-    if (output.finish && sent_[index].live) Forget(index);
-  }
-  return taken;
+  if (next->second.finish && sent_[next->first].live) Forget(next->first);
+  return next;
 }
 
 }  // namespace fathom

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -28,7 +30,7 @@ class EngineOutputs {
     std::mutex mutex;
     std::function<void()> wake;  // guarded by mutex; empty once the stream is gone
     // Guarded by mutex. Bounded by what the requests may generate.
-    std::vector<std::pair<size_t, RequestOutput>> outputs;
+    std::deque<std::pair<size_t, RequestOutput>> outputs;
   };
   struct Address {
     std::shared_ptr<Inbox> inbox;
@@ -44,7 +46,7 @@ class EngineOutputs {
 // THREAD: one at a time.
 class RequestStream {
  public:
-  // `wake` is called when Take() has something new: on the engine's thread, must not block.
+  // `wake` is called when Next() has something again: on the engine's thread, must not block.
   RequestStream(EngineOutputs& outputs, EngineClient& engine, std::function<void()> wake);
   ~RequestStream();
   RequestStream(const RequestStream&) = delete;
@@ -53,8 +55,8 @@ class RequestStream {
   Status Submit(std::vector<GenerateRequest> requests);
   // Of the request that was at `index` in Submit: no more output of it is needed.
   void Cancel(size_t index);
-  // What has come since the last call, with the index of its request, in order.
-  std::vector<std::pair<size_t, RequestOutput>> Take();
+  // What has come, output by output, each with the index of its request; nullopt: no more as yet.
+  std::optional<std::pair<size_t, RequestOutput>> Next();
 
  private:
   void Forget(size_t index);
