@@ -17,7 +17,6 @@ ChatGeneration::ChatGeneration(GenerationSetup setup, const ChatOutputOptions& o
   for (size_t i = 0; i < num_choices(); ++i) {
     messages_.push_back({.parser = OutputParser(options_.parser),
                          .meter = ReasoningMeter(*this->setup().tokenizer)});
-    if (!streams()) messages_.back().whole.content = options_.echoed;
   }
 }
 
@@ -110,6 +109,7 @@ json::object ChatGeneration::Choice(size_t choice) {
   fields["reasoning"] = nullptr;
   fields["reasoning_content"] = nullptr;
   for (auto& [key, value] : ToJson(whole)) fields[key] = std::move(value);
+  if (!options_.echoed.empty()) fields["content"] = options_.echoed + whole.content;
   if (json::value* calls = fields.if_contains("tool_calls")) {
     for (json::value& call : calls->get_array()) call.get_object().erase("index");
   }
@@ -138,6 +138,13 @@ Result<std::string> ChatGeneration::Tail(const WorkLimits& limits) {
 
 size_t ChatGeneration::FirstBytes(size_t choice) const {
   return options_.echoed.size() + TokenIdBytes(choice);
+}
+
+// What all choices have in common stands once.
+size_t ChatGeneration::PromptBytes(size_t choice) const {
+  const size_t once = TokenIdBytes(choice) +
+                      LogprobsBytes(prompt(choice).tokens.size(), setup().params.prompt_logprobs);
+  return options_.echoed.size() + (choice == 0 ? once : 0);
 }
 
 std::optional<int64_t> ChatGeneration::ReasoningTokens() const {

@@ -29,7 +29,7 @@ class ChatGeneration final : public Generation {
   struct Message {
     OutputParser parser;
     ReasoningMeter meter;
-    ChatDelta whole;  // of an answer that is not streamed
+    ChatDelta whole;  // of an answer that is not streamed, without what it echoes
     std::vector<GeneratedToken> tokens;
     const char* finish_reason = nullptr;
     boost::json::value stop_reason;
@@ -45,6 +45,7 @@ class ChatGeneration final : public Generation {
   Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
   Result<std::string> Tail(const WorkLimits& limits) override;
   size_t FirstBytes(size_t choice) const override;
+  size_t PromptBytes(size_t choice) const override;
   std::optional<int64_t> ReasoningTokens() const override;
 
   const ChatOutputOptions options_;

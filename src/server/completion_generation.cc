@@ -89,6 +89,13 @@ size_t CompletionGeneration::FirstBytes(size_t choice) const {
   return (prompt(choice).echo ? prompt(choice).text.size() : 0) + TokenIdBytes(choice);
 }
 
+size_t CompletionGeneration::PromptBytes(size_t choice) const {
+  const size_t tokens = prompt(choice).tokens.size();
+  const int32_t echoed = prompt(choice).echo ? setup().params.sampling.logprobs : -1;
+  return FirstBytes(choice) + LogprobsBytes(tokens, echoed) +
+         LogprobsBytes(tokens, setup().params.prompt_logprobs);
+}
+
 Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
   if (!wants_logprobs()) return std::string("null");
   return LogprobsOf(choice, prompt(choice).echo, completions_[first_choice(choice)].of_prompt,

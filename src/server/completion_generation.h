@@ -34,6 +34,7 @@ class CompletionGeneration final : public Generation {
   Result<std::string> LogprobsOf(size_t choice, bool echoed, std::span<const TokenLogprobs> prompt,
                                  std::span<const GeneratedToken> tokens, const WorkLimits& limits);
   size_t FirstBytes(size_t choice) const override;
+  size_t PromptBytes(size_t choice) const override;
   Result<std::string> ChoiceTail(size_t choice, const WorkLimits& limits) override;
 
   std::vector<Completion> completions_;  // by choice

@@ -155,20 +155,19 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
   HttpResponse response;
   std::optional<ApiError> error = generation->error();
   if (!error) {
-    const size_t size = generation->size();
     Result<std::string> body = std::string();
     const Work build = [&](const Interrupt& interrupt) {
       body = generation->Body({.interrupt = &interrupt});
       if (body.ok()) generation.reset();  // here: freeing much takes its time, too
     };
-    error = co_await DoWork(size, build, &exchange);
+    error = co_await DoWork(generation->size(), build, &exchange);
     if (!error && !body.ok()) {
       error = EndedBy(aborting_, exchange, context_.options)
                   .value_or(TooLong(context_.options.work_timeout_ms));
     }
     if (!error) {
       response.body = std::move(body).value();
-      exchange.claim.Shrink(size);  // it was claimed for what is the body now
+      exchange.claim.Shrink(exchange.claim.held());  // all of it is gone, but for the body
     }
   }
   if (exchange.probed) co_await client_->Flushed();  // the end of the watch would break it off

@@ -263,14 +263,15 @@ size_t Generation::size() const {
   const Usage all = usage();
   const GenerationParams& params = setup_.params;
   const auto named = static_cast<int32_t>(params.sampling.logprob_token_ids.size());
-  const int32_t most =
-      std::max({params.sampling.logprobs, params.prompt_logprobs, named > 0 ? named : -1});
-  const int64_t entries = most < 0 ? 0 : 1 + most;
-  const bool shows_prompt = prompt(0).echo || params.prompt_logprobs >= 0 || returns_token_ids();
-  const int64_t echoed = shows_prompt ? all.prompt_tokens * params.n : 0;
-  return (kTokenBytes + kLogprobBytes * static_cast<size_t>(entries)) *
-             static_cast<size_t>(all.completion_tokens + echoed) +
-         repeated_bytes();
+  const auto tokens = static_cast<size_t>(all.completion_tokens);
+  size_t bytes = repeated_bytes() + (kTokenBytes + (returns_token_ids() ? kIdBytes : 0)) * tokens +
+                 LogprobsBytes(tokens, std::max(params.sampling.logprobs, named > 0 ? named : -1));
+  for (size_t i = 0; i < choices_.size(); ++i) bytes += PromptBytes(i);
+  return bytes;
+}
+
+size_t Generation::LogprobsBytes(size_t tokens, int32_t top) {
+  return top < 0 ? 0 : tokens * (kTokenBytes + kLogprobBytes * (1 + static_cast<size_t>(top)));
 }
 
 size_t Generation::SizeOf(size_t index, const RequestOutput& output) const {

@@ -72,7 +72,7 @@ class Generation {
   virtual std::string ErrorEvents();
   virtual Result<std::string> Body(const WorkLimits& limits = {});
   Usage usage() const;
-  // Roughly the bytes of JSON that its tokens make, and what a whole answer repeats of its request.
+  // Roughly the bytes of JSON that its tokens make, and what a whole answer says of its request.
   size_t size() const;
   // Roughly the bytes of JSON that these news of the request at `index` make, with what is repeated
   // of the request where they are a stream's first.
@@ -109,6 +109,10 @@ class Generation {
   virtual Result<std::string> Tail(const WorkLimits&) { return std::string(); }
   // Of its request, what a stream's first event of a choice repeats.
   virtual size_t FirstBytes(size_t) const { return 0; }
+  // Of its request, what a choice of a whole answer says.
+  virtual size_t PromptBytes(size_t) const { return 0; }
+  // Roughly, of JSON: of so many tokens with the `top` likeliest of each; -1: nothing is shown.
+  static size_t LogprobsBytes(size_t tokens, int32_t top);
   // Whether it is to end at its next token, as one that somebody else has ended.
   virtual bool CancelAsked() const { return false; }
   virtual std::optional<int64_t> ReasoningTokens() const { return std::nullopt; }
@@ -122,7 +126,7 @@ class Generation {
   bool returns_token_ids() const { return setup_.params.return_token_ids; }
   // Of the prompt's, as JSON, where they are shown.
   size_t TokenIdBytes(size_t choice) const {
-    return returns_token_ids() ? 8 * prompt(choice).tokens.size() : 0;
+    return returns_token_ids() ? kIdBytes * prompt(choice).tokens.size() : 0;
   }
   TokenNames names() const { return {*setup_.tokenizer, setup_.params.return_tokens_as_token_ids}; }
   const GenerationSetup& setup() const { return setup_; }
@@ -147,6 +151,7 @@ class Generation {
   };
 
   // `choices`: the members of the array, as JSON.
+  static constexpr size_t kIdBytes = 8;  // of JSON
   std::string Chunk(std::string_view choices, const Usage* usage, boost::json::object more) const;
   ApiError ErrorOf(const RequestOutput& output) const;
   void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_bytes.h"
 #include "server/chat_generation.h"
 #include "server/completion_generation.h"
 
@@ -143,6 +144,53 @@ TEST_F(GenerationPromptsTest, WhatAStreamsFirstEventRepeatsIsKnown) {
   of_chat.params.return_token_ids = true;
   EXPECT_EQ(ChatGeneration(std::move(of_chat), {.echoed = std::string(500, 'x')}).SizeOf(0, {}),
             500 + ids);
+}
+
+TEST_F(GenerationPromptsTest, WhatAWholeAnswerSaysOfItsPromptCountsAsOftenAsItStands) {
+  const auto setup_of = [&](int32_t n, int32_t prompt_logprobs) {
+    GenerationSetup setup = Setup(/*stream=*/false, prompt_logprobs);
+    setup.prompts.pop_back();
+    setup.prompts[0].echo = false;
+    setup.prompts[0].tokens.assign(100, TokenId{60});
+    setup.params.n = n;
+    return setup;
+  };
+  const auto of_chat = [&](int32_t n, int32_t prompt_logprobs) {
+    return ChatGeneration(setup_of(n, prompt_logprobs), {}).size();
+  };
+  EXPECT_EQ(of_chat(3, -1), 0u);
+  EXPECT_GE(of_chat(3, 5), 100u * 5 * 60);
+  EXPECT_EQ(of_chat(3, 5), of_chat(1, 5));
+  const auto of_completion = [&](int32_t n, int32_t prompt_logprobs) {
+    return CompletionGeneration(setup_of(n, prompt_logprobs)).size();
+  };
+  EXPECT_EQ(of_completion(3, 5), 3 * of_completion(1, 5));
+  GenerationSetup ids = setup_of(3, -1), echo = setup_of(3, -1);
+  ids.params.return_token_ids = true;
+  EXPECT_EQ(CompletionGeneration(std::move(ids)).size(), 3 * 100u * 8);
+  echo.prompts[0].echo = true;
+  echo.prompts[0].text = std::string(500, 'x');
+  EXPECT_GE(CompletionGeneration(std::move(echo)).size(), 3 * (500u + 100 * 2 * 60));
+}
+
+// It had a copy for each choice before anything was counted.
+TEST_F(GenerationPromptsTest, AChatKeepsWhatItEchoesOnceAndCountsItForEachChoice) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  const ChatOutputOptions options{.echoed = std::string(kBytes, 'x')};
+  GenerationSetup setup = Setup(/*stream=*/false, /*prompt_logprobs=*/-1);
+  setup.prompts.pop_back();
+  setup.prompts[0].echo = false;
+  const int64_t before = ThreadBytes();
+  ChatGeneration generation(std::move(setup), options);
+  EXPECT_LT(ThreadBytes() - before, static_cast<int64_t>(kBytes + kBytes / 2));
+  EXPECT_EQ(generation.size(), kChoices * kBytes);
+  for (size_t choice = 0; choice < kChoices; ++choice) Answer(generation, choice);
+  const json::value body = json::parse(generation.Body().value());
+  for (const json::value& choice : body.at("choices").as_array()) {
+    const json::string& content = choice.at("message").at("content").as_string();
+    EXPECT_TRUE(std::string_view(content).starts_with(options.echoed));
+    EXPECT_EQ(content.size(), kBytes + 1);
+  }
 }
 
 TEST_F(GenerationPromptsTest, AChatShowsItsPromptOnceWhicheverChoiceComesFirst) {

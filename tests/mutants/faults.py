@@ -301,7 +301,7 @@ FAULTS = [
     ("src/server/connection_generation.cc", "    stream.reset();\n    generation.reset();", "stream.reset();", "http_server_test HttpRefusals*", S),
     ("src/server/connection_generation.cc", "generation.streams() ? generation.repeated_text() : 0", "0",
      "http_server_test *EndsOfLongStreams*"),
-    ("src/server/connection_generation.cc", "exchange.claim.Shrink(size);", ";", "http_server_test LargeAnswersTest*", S),
+    ("src/server/connection_generation.cc", "exchange.claim.Shrink(exchange.claim.held());", ";", "http_server_test LargeAnswersTest*", S),
     ("src/server/generation.cc", "first ? FirstBytes(index) : 0", "0", "server_test *WhatAStreamsFirst*"),
     ("src/server/completion_generation.cc", "if (status.ok()) status = limits.Check();", ";",
      "http_server_test LargeAnswersTest*", S),
