@@ -161,7 +161,7 @@ asio::awaitable<bool> Connection::ServeOne() {
   }
   Exchange exchange(context_.options, context_.memory);
   const bool more = co_await ServeExchange(exchange);
-  held_bytes_ = exchange.claim.peak();
+  held_bytes_ = exchange.claim.peak() + exchange.waited_bytes;
   co_return more;
 }
 

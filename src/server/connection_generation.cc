@@ -26,6 +26,9 @@ constexpr size_t kInlineAnswer = size_t{64} << 10;  // JSON to build; more is a 
 // A step of a stream ends when its events have so many: what has come behind waits for them.
 constexpr size_t kStepBytes = size_t{256} << 10;
 constexpr size_t kEventBytes = 256;  // of one, roughly, beside what it says
+// Of a stream's events within this nothing is claimed: usual steps are to find room on a server
+// that is full.
+constexpr size_t kUnclaimedBytes = size_t{128} << 10;
 
 // What ends a request before its text does.
 std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
@@ -33,6 +36,22 @@ std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
   if (aborting) return EngineError(Unavailable("The server is shutting down."));
   if (!exchange.timed_out(options.request_timeout_ms)) return std::nullopt;
   return TooLong(options.request_timeout_ms);
+}
+
+// `claim` holds what a generation has, beside the bytes `kept` of its request: what is collected
+// counts as the answer, and of a stream what it keeps to say again, and what `waits` to be sent.
+Status Hold(MemoryClaim& claim, const Generation& generation, size_t kept, size_t waits) {
+  size_t bytes = kept;
+  if (generation.streams()) {
+    // What events repeat is claimed already.
+    const size_t claimed = kUnclaimedBytes + generation.BytesAsked() + generation.repeated_text();
+    bytes += generation.kept_text() + generation.repeated_text() + waits - std::min(waits, claimed);
+  } else {
+    bytes += generation.size();
+  }
+  if (bytes > claim.held()) return claim.Grow(bytes - claim.held());
+  claim.Shrink(claim.held() - bytes);
+  return {};
 }
 
 }  // namespace
@@ -96,9 +115,12 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
                                            std::unique_ptr<Generation>& generation, size_t kept) {
   std::optional<RequestStream> stream;
   Api& api = *context_.api;
-  stream.emplace(api.outputs(), api.engine(), [client = client_] {
+  const auto wake = [client = client_] {
     asio::post(client->socket().get_executor(), [client] { client->Notify(); });
-  });
+  };
+  auto inbox = std::make_unique<MemoryClaim>(context_.memory);
+  inbox->CountFor({exchange.request.client, &exchange.request.client->memory()});
+  stream.emplace(api.outputs(), api.engine(), wake, std::move(inbox));
   // A refusal may be held back, and a client may take its time to read it.
   const auto free_all = [&] {
     stream.reset();
@@ -133,6 +155,7 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   }
   if (generation->streams()) SendStreamHead(exchange);
   bool intact = co_await Pump(exchange, *generation, *stream);
+  exchange.waited_bytes = stream->peak();
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
   exchange.usage = generation->usage();
   exchange.request.client->SpendTokens(exchange.usage.total_tokens());
@@ -228,6 +251,14 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
     outputs.push_back(std::move(*next));
   }
   step.more = bytes >= kStepBytes;  // or so it may be
+  Status room = stream.failure();
+  if (room.ok() && generation.streams()) {
+    room = Hold(exchange.claim, generation, kept, client_->unsent() + bytes);
+  }
+  if (!room.ok()) {
+    generation.Fail(EngineError(room), "abort");
+    outputs.clear();
+  }
   if (!outputs.empty()) {
     bool stopped = false;
     const Work take = [&](const Interrupt& interrupt) {
@@ -247,13 +278,10 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
     }
     if (failure) generation.Fail(*failure, "error");
   }
-  // What is collected counts as the answer, and of a stream what it keeps to say again.
-  const size_t held =
-      kept + (generation.streams() ? generation.kept_text() + generation.repeated_text()
-                                   : generation.size());
-  if (held > exchange.claim.held()) {
-    const Status room = exchange.claim.Grow(held - exchange.claim.held());
-    if (!room.ok()) generation.Fail(EngineError(room), "abort");
+  room = Hold(exchange.claim, generation, kept, client_->unsent() + step.events.size());
+  if (!room.ok()) {
+    generation.Fail(EngineError(room), "abort");
+    step.events = {};
   }
   const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
   if (end && !generation.done()) generation.Fail(*end, "abort");

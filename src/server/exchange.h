@@ -80,7 +80,8 @@ struct Exchange {
   bool probed = false;  // after a half-close: kProtocol is sent, or a comment of a stream
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   Usage usage;
-  std::string failure;  // what ended it, for the log
+  size_t waited_bytes = 0;  // the most of what came from the engine and was not taken
+  std::string failure;      // what ended it, for the log
 };
 
 }  // namespace fathom

@@ -40,7 +40,10 @@ TEST_F(HttpServerTest, LargeAnswersAreBuiltByWorkers) {
 
 // Nor do the last events of a stream, which say its text again.
 TEST_F(HttpServerTest, EndsOfLongStreamsAreBuiltByWorkers) {
-  Serve({.max_unsent_bytes = size_t{1} << 30, .io_threads = 1});
+  Serve({.max_request_memory_bytes = size_t{4} << 30,
+         .max_client_memory_bytes = size_t{4} << 30,
+         .max_unsent_bytes = size_t{1} << 30,
+         .io_threads = 1});
   Client client(port_);
   client.Request("POST", "/v1/responses", R"({"input": "nothing", "stream": true})");
   ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));

@@ -61,18 +61,50 @@ TEST_F(HttpServerTest, TextThatAStreamKeepsCounts) {
     client.Request("POST", path, body);
     EXPECT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
     RequestOutput output{.id = engine_->seen().back().id};
+    std::string events;
     for (int i = 0; i < 30; ++i) {  // 0.3 MB of text, said four times
       for (int j = 0; j < 5000; ++j) output.tokens.push_back({Tokens(" a")[0], {}});
       outputs_.Deliver({std::exchange(output, {.id = output.id})});
+      events += client.ReadUntil(R"(a a")");  // or what waits would count
     }
     output.finish = FinishReason::kLength;
     outputs_.Deliver({output});
-    return client.Read().body;
+    return events + client.ReadUntil("\r\n0\r\n\r\n");
   };
   const std::string stream = R"(, "stream": true)";
   EXPECT_NE(end_of(kResponses, Asked("nothing", 1, stream)).find("response.failed"),
             std::string::npos);
   EXPECT_NE(end_of(kChat, Stream("nothing")).find("[DONE]"), std::string::npos);
+}
+
+// What waits to be written, and what is written of one step: a client that did not read had as much
+// as its requests could generate.
+TEST_F(HttpServerTest, WhatAStreamHasNotSentCounts) {
+  const size_t budget = size_t{8} << 20;
+  Serve({.max_body_bytes = size_t{64} << 10,
+         .max_request_memory_bytes = budget,
+         .max_client_memory_bytes = budget});
+  const auto end_of = [&](int outputs, size_t tokens) {
+    const size_t before = engine_->seen().size();
+    Client client(port_, /*receive_buffer=*/4096);
+    client.Request("POST", kChat, Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20,
+                                                      "stream": true)"));
+    EXPECT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+    GeneratedToken token{Tokens("!")[0], TokenLogprobs{.logprob = -0.5f}};
+    for (int32_t id = 0; id < 20; ++id) token.logprobs->top.emplace_back(TokenId(id), -1.25f);
+    RequestOutput output{.id = engine_->seen().back().id, .tokens = {tokens, token}};
+    for (int i = 1; i < outputs; ++i) outputs_.Deliver({output});
+    output.finish = FinishReason::kLength;
+    outputs_.Deliver({output});
+    const std::string events = client.ReadUntil("\r\n0\r\n\r\n");
+    return events.substr(events.size() - std::min<size_t>(events.size(), 600));
+  };
+  const std::string none = "Too many large requests";
+  EXPECT_EQ(end_of(1, 2'000).find(none), std::string::npos);
+  EXPECT_NE(end_of(1, 8'000).find(none), std::string::npos);   // 12 MB of events, 2 of outputs
+  EXPECT_EQ(end_of(10, 1'000).find(none), std::string::npos);  // 15 MB of events, but step by step
+  EXPECT_NE(end_of(60, 1'000).find(none), std::string::npos);  // 14 MB of outputs
+  EXPECT_EQ(end_of(1, 2'000).find(none), std::string::npos);   // all is given back
 }
 
 // They need no key, and had a copy each, which counted for nobody.

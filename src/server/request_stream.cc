@@ -4,6 +4,34 @@
 
 namespace fathom {
 
+namespace {
+
+// What waits within this is not claimed: usual steps are to find room on a server that is full.
+constexpr size_t kUnclaimedBytes = size_t{64} << 10;
+
+size_t BytesOf(const TokenLogprobs& logprobs) {
+  return sizeof logprobs + logprobs.top.size() * sizeof logprobs.top[0];
+}
+
+size_t BytesOf(const RequestOutput& output) {
+  size_t bytes = sizeof output + output.tokens.size() * sizeof(GeneratedToken);
+  for (const GeneratedToken& token : output.tokens) {
+    if (token.logprobs) bytes += BytesOf(*token.logprobs);
+  }
+  for (const TokenLogprobs& logprobs : output.prompt_logprobs) bytes += BytesOf(logprobs);
+  return bytes;
+}
+
+}  // namespace
+
+Status EngineOutputs::Inbox::Hold(size_t now) {
+  if (claim != nullptr && now > kUnclaimedBytes && now > claim->held()) {
+    TRY(claim->Grow(now - claim->held()));
+  }
+  bytes = now;
+  return {};
+}
+
 void EngineOutputs::Deliver(std::vector<RequestOutput> outputs) {
   for (RequestOutput& output : outputs) {
     Address address;
@@ -15,7 +43,12 @@ void EngineOutputs::Deliver(std::vector<RequestOutput> outputs) {
     }
     Inbox& inbox = *address.inbox;
     std::lock_guard lock(inbox.mutex);
-    if (!inbox.wake) continue;
+    if (!inbox.wake || !inbox.failure.ok()) continue;
+    inbox.failure = inbox.Hold(inbox.bytes + BytesOf(output));
+    if (!inbox.failure.ok()) {
+      inbox.wake();
+      continue;
+    }
     inbox.outputs.emplace_back(address.index, std::move(output));
     // One call is enough until all outputs are taken.
     if (inbox.outputs.size() == 1) inbox.wake();
@@ -23,9 +56,10 @@ void EngineOutputs::Deliver(std::vector<RequestOutput> outputs) {
 }
 
 RequestStream::RequestStream(EngineOutputs& outputs, EngineClient& engine,
-                             std::function<void()> wake)
+                             std::function<void()> wake, std::unique_ptr<MemoryClaim> claim)
     : outputs_(outputs), engine_(engine), inbox_(std::make_shared<EngineOutputs::Inbox>()) {
   inbox_->wake = std::move(wake);
+  inbox_->claim = std::move(claim);
 }
 
 RequestStream::~RequestStream() {
@@ -33,6 +67,7 @@ RequestStream::~RequestStream() {
     std::lock_guard lock(inbox_->mutex);
     inbox_->wake = nullptr;
     inbox_->outputs.clear();
+    inbox_->claim = nullptr;
   }
   for (size_t i = 0; i < sent_.size(); ++i) Cancel(i);
 }
@@ -73,12 +108,26 @@ std::optional<std::pair<size_t, RequestOutput>> RequestStream::Next() {
   std::optional<std::pair<size_t, RequestOutput>> next;
   {
     std::lock_guard lock(inbox_->mutex);
-    if (inbox_->outputs.empty()) return std::nullopt;
+    if (inbox_->outputs.empty()) {
+      if (inbox_->claim != nullptr && inbox_->claim->held() > 0) inbox_->claim->Reset();
+      return std::nullopt;
+    }
     next = std::move(inbox_->outputs.front());
     inbox_->outputs.pop_front();
+    inbox_->bytes -= BytesOf(next->second);
   }
   if (next->second.finish && sent_[next->first].live) Forget(next->first);
   return next;
+}
+
+Status RequestStream::failure() const {
+  std::lock_guard lock(inbox_->mutex);
+  return inbox_->failure;
+}
+
+size_t RequestStream::peak() const {
+  std::lock_guard lock(inbox_->mutex);
+  return inbox_->claim == nullptr ? 0 : inbox_->claim->peak();
 }
 
 }  // namespace fathom

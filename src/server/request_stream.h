@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_budget.h"
 #include "engine/messages.h"
 
 namespace fathom {
@@ -29,8 +30,12 @@ class EngineOutputs {
   struct Inbox {
     std::mutex mutex;
     std::function<void()> wake;  // guarded by mutex; empty once the stream is gone
-    // Guarded by mutex. Bounded by what the requests may generate.
+    // Guarded by mutex:
     std::deque<std::pair<size_t, RequestOutput>> outputs;
+    size_t bytes = 0;                    // of them
+    std::unique_ptr<MemoryClaim> claim;  // holds these where they are many; null: never
+    Status Hold(size_t now);             // has the claim hold so many bytes
+    Status failure;                      // there was no room; nothing comes behind
   };
   struct Address {
     std::shared_ptr<Inbox> inbox;
@@ -47,7 +52,9 @@ class EngineOutputs {
 class RequestStream {
  public:
   // `wake` is called when Next() has something again: on the engine's thread, must not block.
-  RequestStream(EngineOutputs& outputs, EngineClient& engine, std::function<void()> wake);
+  // `claim`: holds what waits to be taken; null: nothing does.
+  RequestStream(EngineOutputs& outputs, EngineClient& engine, std::function<void()> wake,
+                std::unique_ptr<MemoryClaim> claim = nullptr);
   ~RequestStream();
   RequestStream(const RequestStream&) = delete;
 
@@ -57,6 +64,10 @@ class RequestStream {
   void Cancel(size_t index);
   // What has come, output by output, each with the index of its request; nullopt: no more as yet.
   std::optional<std::pair<size_t, RequestOutput>> Next();
+  // Why outputs are missing: there was no room for them.
+  Status failure() const;
+  // The most that waited and was claimed.
+  size_t peak() const;
 
  private:
   void Forget(size_t index);
