@@ -130,8 +130,10 @@ void TimeFp8(const Limits& limits) {
     Time({16, 8, 32768, 1, 512, fp8}, limits);
     for (const int tokens : {2, 4}) Time({16, 128, 4096, tokens, 512, fp8}, limits);
     Time({64, 128, 4096, 1, 1024, fp8}, limits);
-    Time({128, 1, 4096, 1, 0, fp8}, limits);
-    for (const int split : {2048, 8192}) Time({128, 128, 8192, 1, split, fp8}, limits);
+    for (const int rows : {1, 4, 8, 32, 128}) {
+      for (const int context : {1024, 4096, 8192}) Time({128, rows, context, 1, 0, fp8}, limits);
+    }
+    Time({128, 128, 8192, 1, 8192, fp8}, limits);
   }
 }
 void TimeParts(const Limits& limits) {

@@ -50,6 +50,7 @@ class Scorer {
       for (int i = 16 * half; i < 16 + 20 * half; ++i) {
         LoadFragment(SharedAddress(s_.keys[i / 4]), i % 4, query_ + 4 * i);
       }
+      FenceAsyncShared();  // nothing has used them yet: keys might come before they are read
       FreeKeys(half);
     }
     keys_parity_ ^= 1;
@@ -153,7 +154,7 @@ class Scorer {
 };
 
 // The warpgroup that sums up this block's columns.
-template <int kBlocks>
+template <int kBlocks, bool kFp8>
 class Summer {
  public:
   using S = ColumnsShared<kBlocks>;
@@ -197,10 +198,15 @@ class Summer {
     for (int block = 0; block < kBlocks; ++block) {
       const bool here = first + block < tiles;
       s_.slot_full[block].Wait(parity_);
-      WgmmaWait<1>();
+      if (here) {
+        WgmmaWait<1>();
+      } else {
+        WgmmaWait<0>();
+      }
       if (block > 1) FreeSlot(block - 2);
       if (here) {
-        TakeWeights(s_.slots[block], end - (first + block) * kKeys, weights[block % 2]);
+        const int32_t seen = end - (first + block) * kKeys;
+        if (seen < kKeys) ClearValues(s_.slots[block], seen);
         Rescale(scale[block]);
         Add(s_.slots[block], block % 2, weights[block % 2]);
       }
@@ -210,13 +216,6 @@ class Summer {
     FreeSlot(kBlocks - 2);
     FreeSlot(kBlocks - 1);
     parity_ ^= 1;
-  }
-
-  // Of a tile, of which `seen` or all positions are seen.
-  __device__ void TakeWeights(typename S::Slot& slot, int32_t seen, uint32_t (&weights)[16]) {
-    if (seen < kKeys) ClearValues(slot, seen);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) LoadFragment(SharedAddress(slot.weights), k, weights + 4 * k);
   }
 
   __device__ void Rescale(const float (&scale)[2]) {
@@ -235,16 +234,29 @@ class Summer {
     }
   }
 
-  // out_ += weights x values of a tile with this parity; without waiting.
-  __device__ void Add(const typename S::Slot& slot, int parity, const uint32_t (&weights)[16]) {
+  // out_ += weights x values of a tile with this parity; without waiting. Beside warps that widen
+  // there are too few registers for weights of two products.
+  __device__ void Add(const typename S::Slot& slot, int parity, uint32_t (&weights)[16]) {
+    const uint32_t left = SharedAddress(slot.weights);
+    const auto take = [&] {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) LoadFragment(left, k, weights + 4 * k);
+    };
+    if (!kFp8) take();
     WgmmaFence();
     const uint64_t values = WgmmaOperand(SharedAddress(slot.values), kChunkBytes);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      WgmmaBf16<S::kColumns>::template Add<Major::kMn>(out_, weights + 4 * k,
-                                                       values + k * 2048 / 16, true);
+      if constexpr (kFp8) {
+        WgmmaBf16<S::kColumns>::template Add<Major::kK, Major::kMn>(
+            out_, WgmmaOperand(left) + k * 32 / 16, values + k * 2048 / 16, true);
+      } else {
+        WgmmaBf16<S::kColumns>::template Add<Major::kMn>(out_, weights + 4 * k,
+                                                         values + k * 2048 / 16, true);
+      }
     }
     WgmmaCommit();
+    if (kFp8) take();
     AddWeights(weights, sum_[parity]);
   }
 

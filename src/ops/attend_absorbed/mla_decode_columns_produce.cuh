@@ -22,19 +22,25 @@ struct ColumnsShared {
   alignas(1024) uint8_t keys[kChunks][kChunkBytes];  // a query, and tiles to score
   alignas(1024) Slot slots[kBlocks];              // tiles to sum up, by the block that scored them
   alignas(1024) uint8_t weights[2][kChunkBytes];  // of this block's tiles, by round, on their way
-  float best[4][kBlocks][kPairs];  // by round and block: greatest scores of tiles, in log2
-  int32_t pages[kPagesAhead];      // of an item's tiles
-  Item item[2];                    // by parity of the item
+  float best[4][kBlocks][kPairs];        // by round and block: greatest scores of tiles, in log2
+  alignas(128) float key_scales[kKeys];  // of an FP8 cache: of the tile to score
+  int32_t pages[kPagesAhead];            // of an item's tiles
+  Item item[2];                          // by parity of the item
   OrderShared<kColumnsTokens> order;
   Mbarrier item_full[2], item_empty[2];
   Mbarrier keys_full[2], keys_empty[2];  // of chunks 0-3, 4-8
   Mbarrier slot_full[kBlocks], slot_empty[kBlocks];
+  Mbarrier key_codes[2], slot_codes[kBlocks];  // of an FP8 cache: those that are there
   Mbarrier best_full[4];
   Mbarrier weights_full[2], weights_empty[2];
   // By parity of the round: each block's weights are in the exchange; all have summed up this
   // block's tile.
   Mbarrier weights_there[2][kBlocks], summed[2];
 };
+
+// Who says that values are there: the warp that loads them, or those that widen them.
+template <bool kFp8, int kBlocks>
+inline constexpr int kValueArrivals = kFp8 ? ColumnsShared<kBlocks>::kValueChunks : 1;
 
 // How items are taken in turn by those who need one: a warp, or the warps of a warpgroup.
 template <int kBlocks>
@@ -55,11 +61,17 @@ class ItemReader {
   S& s_;
   uint32_t index_ = 0;
 };
-// Warps that do: of two warpgroups, of values, and of weights on their way out and in.
-inline constexpr int kItemReaders = 11;
+// Warps that do: of two warpgroups, of values, of weights on their way out and in, and those that
+// widen.
+template <bool kFp8>
+inline constexpr int kItemReaders = kFp8 ? 19 : 11;
+// Each has one chunk of the values of all slots.
+inline constexpr int kColumnsWidenWarps = 8;
+// A chunk's codes lie in the second half of its place, positions' scales in the first.
+inline constexpr int kSlotCodes = kChunkBytes / 2;
 
 // Odd tiles are scored from the second half on, as in the kernel of one block.
-template <int kBlocks>
+template <bool kFp8, int kBlocks>
 __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step,
                           const Item& item, uint32_t parity) {
   const uint64_t keep = EvictNormal();
@@ -70,6 +82,7 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
     s.keys_empty[half].Wait(parity);
     Mbarrier& full = s.keys_full[half];
     full.ArriveExpect(boxes * kQueryBox * 128 * (4 + half));
+    for (int i = 0; kFp8 && i < kColumnsWidenWarps; ++i) full.Arrive();  // nothing to widen
     for (int32_t at = 0; at < boxes * kQueryBox; at += kQueryBox) {
       for (int chunk = 4 * half; chunk < 4 * half + 4; ++chunk) {
         TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, keep,
@@ -82,12 +95,32 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
   }
 }
 
+// Half of a tile to score, once its place is free.
+template <bool kFp8, int kBlocks>
+__device__ __forceinline__ void LoadKeys(ColumnsShared<kBlocks>& s, const Maps& maps, int half,
+                                         int odd, int32_t page, uint32_t parity) {
+  const uint64_t keep = EvictNormal();
+  s.keys_empty[half].Wait(parity);
+  Mbarrier& full = s.keys_full[half];
+  if constexpr (kFp8) {
+    Mbarrier& codes = s.key_codes[half];
+    codes.ArriveExpect(kRawHalfBytes + (half == 0 ? sizeof(s.key_scales) : 0));
+    TmaLoad4(s.keys[4 * half + kRawChunk], &maps.latent, codes, keep,
+             {0, 0, 2 * (half ^ odd), page});
+    if (half == 0) TmaLoad2(s.key_scales, &maps.scales, codes, keep, 0, page);
+    full.ArriveExpect(half == 1 ? kChunkBytes : 0);
+  } else {
+    full.ArriveExpect((4 + half) * kChunkBytes);
+    TmaLoad4(s.keys[4 * half], &maps.latent, full, keep, {0, 0, 4 * (half ^ odd), page});
+  }
+  if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, keep, {0, 0, 0, page});
+}
+
 // The warp that finds items, and loads queries and the tiles that this block scores.
-template <int kBlocks>
+template <bool kFp8, int kBlocks>
 __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const auto block_of_cluster = static_cast<int32_t>(ClusterRank());
-  const uint64_t keep = EvictNormal();
   const int odd = block_of_cluster % 2;
   ItemOrder order(s.order, step, static_cast<int32_t>(blockIdx.x) / kBlocks,
                   static_cast<int32_t>(gridDim.x) / kBlocks);
@@ -110,7 +143,7 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
       pages = own < tiles ? table[own] : 0;
       if (own < tiles) {  // few blocks read: memory must be asked early
         TmaPrefetch4(&maps.latent, {0, 0, 0, pages});
-        TmaPrefetch4(&maps.latent, {0, 0, 4, pages});
+        TmaPrefetch4(&maps.latent, {0, 0, kFp8 ? 2 : 4, pages});
         TmaPrefetch4(&maps.rope, {0, 0, 0, pages});
       }
     };
@@ -120,7 +153,7 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
       AllowNextKernel();
     }
     if (block_of_cluster < tiles) {
-      if (lane == 0) LoadQuery(s, maps, step, item, parity);
+      if (lane == 0) LoadQuery<kFp8>(s, maps, step, item, parity);
       parity ^= 1;
     }
     for (int32_t round = 0; round * kBlocks + block_of_cluster < tiles; ++round) {
@@ -128,26 +161,40 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
       const int32_t page = __shfl_sync(kAllLanes, pages, round % 32);
       if (lane == 0) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          s.keys_empty[half].Wait(parity);
-          Mbarrier& full = s.keys_full[half];
-          full.ArriveExpect((4 + half) * kChunkBytes);
-          TmaLoad4(s.keys[4 * half], &maps.latent, full, keep, {0, 0, 4 * (half ^ odd), page});
-          if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, keep, {0, 0, 0, page});
-        }
+        for (int half = 0; half < 2; ++half) LoadKeys<kFp8>(s, maps, half, odd, page, parity);
       }
       parity ^= 1;
     }
   }
 }
 
-// The warp that loads this block's columns of all tiles.
-template <int kBlocks>
-__device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
-  using S = ColumnsShared<kBlocks>;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto block_of_cluster = static_cast<int32_t>(ClusterRank());
+// This block's columns of a tile.
+template <bool kFp8, int kBlocks>
+__device__ __forceinline__ void LoadValues(ColumnsShared<kBlocks>& s, const Maps& maps, int slot,
+                                           int32_t page) {
+  constexpr int kChunksOfBlock = ColumnsShared<kBlocks>::kValueChunks;
   const uint64_t keep = EvictNormal();
+  const int first = static_cast<int>(ClusterRank()) * kChunksOfBlock;
+  auto& values = s.slots[slot].values;
+  if constexpr (kFp8) {
+    Mbarrier& codes = s.slot_codes[slot];
+    codes.ArriveExpect(kChunksOfBlock * kKeys * (64 + 4));
+#pragma unroll
+    for (int chunk = 0; chunk < kChunksOfBlock; ++chunk) {
+      TmaLoad2(values[chunk], &maps.scales, codes, keep, 0, page);
+      TmaLoad4(values[chunk] + kSlotCodes, &maps.values, codes, keep, {0, 0, first + chunk, page});
+    }
+  } else {
+    Mbarrier& full = s.slot_full[slot];
+    full.ArriveExpect(kChunksOfBlock * kChunkBytes);
+    TmaLoad4(values, &maps.values, full, keep, {0, 0, first, page});
+  }
+}
+
+// The warp that loads this block's columns of all tiles.
+template <bool kFp8, int kBlocks>
+__device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
   uint32_t parity = 1;  // of the round: slots are empty at first
   for (ItemReader<kBlocks> items(s);;) {
     const Item item = items.Next();
@@ -165,13 +212,10 @@ __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const
       for (int32_t tile = begin; lane == 0 && tile < min(turns, begin + kPagesAhead); ++tile) {
         const int slot = tile % kBlocks;
         s.slot_empty[slot].Wait(parity);
-        Mbarrier& full = s.slot_full[slot];
         if (tile < tiles) {
-          full.ArriveExpect(S::kValueChunks * kChunkBytes);
-          TmaLoad4(s.slots[slot].values, &maps.values, full, keep,
-                   {0, 0, block_of_cluster * S::kValueChunks, s.pages[tile - begin]});
-        } else {
-          full.Arrive();  // the last round's turn without a tile
+          LoadValues<kFp8>(s, maps, slot, s.pages[tile - begin]);
+        } else {  // the last round's turn without a tile
+          for (int i = 0; i < kValueArrivals<kFp8, kBlocks>; ++i) s.slot_full[slot].Arrive();
         }
         if (slot == kBlocks - 1) parity ^= 1;
       }

@@ -187,7 +187,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
 // Blocks that share an item, so that few items keep more multiprocessors busy; 1: none do. Bits are
 // the same. Measured on an H200: docs/design/mla-decode.md.
 int ClusterOf(const MlaDecodeParams& p) {
-  if (p.scales != nullptr || p.split.parts > 0) return 1;
+  if (p.split.parts > 0) return 1;
   const int64_t parts =
       int64_t{p.tokens} * ((p.heads + kPairs - 1) / kPairs) * (p.split.tokens <= 2048 ? 2 : 1);
   static_assert(kColumnsTokens >= 16);
@@ -200,8 +200,17 @@ int64_t MaxClusters(int cluster) {
   return std::clamp<int64_t>((Multiprocessors() - 12) / cluster, 1, kMostBlocks / cluster);
 }
 
-// What a block of the columns kernel loads of a tile.
+// What a block of the columns kernel loads of a tile: all of it, or of codes a chunk of 64 values.
 CUtensorMap MakeValuesMap(const MlaDecodeParams& p, int cluster) {
+  if (p.scales != nullptr) {
+    return MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                          .data = p.latent,
+                          .sizes = {64, kKeys, kLatent / 64, static_cast<uint64_t>(p.pages)},
+                          .strides = {kLatent, 64, static_cast<uint64_t>(p.page_bytes)},
+                          .box = {64, kKeys, 1, 1},
+                          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
+                          .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+  }
   return MakeTensorMap({.data = p.latent,
                         .sizes = {64, kKeys, kLatent / 64, static_cast<uint64_t>(p.pages)},
                         .strides = {kLatent * 2, 128, static_cast<uint64_t>(p.page_bytes)},
@@ -260,7 +269,8 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
 MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8) {
   if (heads <= mla::kNarrowHeads) return {.tokens = 512};
   // Fewer parts leave less to merge; more, in contexts that are short or with heads that are one
-  // item each, keep more blocks busy. An FP8 cache has no columns kernel, which would do that.
+  // item each, keep more blocks busy. Clusters gain less with an FP8 cache, whose codes each block
+  // widens for itself.
   const int32_t pages = (heads > mla::kPairs ? 2 : 1) * (fp8 ? 16 : 32);
   return {.tokens = std::max(pages, (max_pages + 63) / 64) * mla::kKeys,
           .short_context = 4096,

@@ -1,7 +1,6 @@
-// Tiles of an FP8 cache, for the MLA decode kernels: E4M3 codes are turned into BF16 where they
-// lie, by idle warps of the wide kernel's producer, and in the narrow one by the warps that
-// compute. A scale is a power of two, so that a code times its scale is a number of BF16: nothing
-// is rounded.
+// Tiles of an FP8 cache, for the wide and the columns MLA decode kernel: warps that do nothing else
+// turn E4M3 codes into BF16 where they lie. A scale is a power of two, so that a code times its
+// scale is a number of BF16: nothing is rounded.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,6 +39,35 @@ __device__ __forceinline__ uint2 WidenFour(uint32_t codes, __nv_bfloat162 factor
                     Multiply(__byte_perm(low, high, 0x7362), factor));
 }
 
+// How codes of a position become BF16 times its scale. All lanes of a warp make theirs together.
+class PositionFactor {
+ public:
+  // 2^120 times a scale above 2^7 is none of BF16's numbers; no latent after a norm has one.
+  __device__ __forceinline__ explicit PositionFactor(float scale)
+      : scale_(scale),
+        large_(__any_sync(kAllLanes, scale > 0x1p7f)),
+        factor_(__float2bfloat162_rn(large_ ? 0x1p120f : scale * 0x1p120f)) {}
+
+  // Sixteen codes, to two places of eight numbers each.
+  __device__ __forceinline__ void Widen(const uint4& codes, uint4* first, uint4* second) const {
+    uint2 values[4] = {WidenFour(codes.x, factor_), WidenFour(codes.y, factor_),
+                       WidenFour(codes.z, factor_), WidenFour(codes.w, factor_)};
+    if (large_) {
+      for (uint2& value : values) {
+        value.x = Multiply(value.x, __float2bfloat162_rn(scale_));
+        value.y = Multiply(value.y, __float2bfloat162_rn(scale_));
+      }
+    }
+    *first = make_uint4(values[0].x, values[0].y, values[1].x, values[1].y);
+    *second = make_uint4(values[2].x, values[2].y, values[3].x, values[3].y);
+  }
+
+ private:
+  float scale_;
+  bool large_;
+  __nv_bfloat162 factor_;
+};
+
 // Widens one half of a tile: `chunks` are its four. Of kWarps warps each takes every kWarps-th unit
 // of kUnitPositions positions, 8 or 4, from `unit` on, and writes over no codes but theirs.
 template <int kUnitPositions, int kWarps>
@@ -55,10 +83,7 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
     const int tile_row = unit * kUnitPositions / 8 * 8 + of_eight;
     // Which quarter of the half's codes, and so which chunk of values, a lane's i-th vector is in.
     const auto quarter = [&](int i) { return kUnitPositions == 8 ? i : 2 * i + second; };
-    const float scale = scales[tile_row];
-    // 2^120 times a scale above 2^7 is none of BF16's numbers; no latent after a norm has one.
-    const bool large = __any_sync(kAllLanes, scale > 0x1p7f);
-    const __nv_bfloat162 factor = __float2bfloat162_rn(large ? 0x1p120f : scale * 0x1p120f);
+    const PositionFactor factor(scales[tile_row]);
     uint4 codes[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -70,20 +95,8 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
     __syncwarp();  // values go where codes are
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      uint8_t* line = chunks + quarter(i) * kChunkOfTile + tile_row * 128;
-      uint2 values[4] = {WidenFour(codes[i].x, factor), WidenFour(codes[i].y, factor),
-                         WidenFour(codes[i].z, factor), WidenFour(codes[i].w, factor)};
-      if (large) {
-        for (uint2& value : values) {
-          value.x = Multiply(value.x, __float2bfloat162_rn(scale));
-          value.y = Multiply(value.y, __float2bfloat162_rn(scale));
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        *reinterpret_cast<uint4*>(line + ((2 * vector + k) ^ of_eight) * 16) =
-            make_uint4(values[2 * k].x, values[2 * k].y, values[2 * k + 1].x, values[2 * k + 1].y);
-      }
+      uint4* line = reinterpret_cast<uint4*>(chunks + quarter(i) * kChunkOfTile + tile_row * 128);
+      factor.Widen(codes[i], &line[(2 * vector) ^ of_eight], &line[(2 * vector + 1) ^ of_eight]);
     }
   }
 }
