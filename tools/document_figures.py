@@ -166,14 +166,17 @@ def of_attention():
     cached = lambda case: digits(kernel("mla_decode_fp8", case))
     for heads, rows, contexts, splits in ((16, 128, (4096, 1024), (512, 512)), (16, 32, (4096, 1024), (512, 512)),
                                           (16, 4, (4096, 1024), (512, 512)), (16, 8, (32768,), (512, 512)),
-                                          (64, 128, (4096,), (1024, 1024)), (128, 1, (4096,), (1024, 2048))):
+                                          (64, 128, (4096,), (1024, 1024))):
         name = f"{heads} heads, {rows} row{'s' if rows > 1 else ''} of {' / '.join(map(str, contexts))}"
         yield ("docs/design/fp8-cache.md", f"| {name} | {' / '.join('{}' for _ in contexts)} | {' / '.join('{}' for _ in contexts)} |",
                [cached(f"{kind}heads {heads}, rows {rows}, context {context}, tokens 1, split {split}")
                 for kind, split in zip(("FP8, ", ""), splits) for context in contexts])
-    yield ("docs/design/fp8-cache.md", "| 128 heads, 128 rows of 8192, parts of 2048 / 8192 | {} / {} | {} / {} |",
-           [cached(f"{kind}heads 128, rows 128, context 8192, tokens 1, split {split}")
-            for kind in ("FP8, ", "") for split in (2048, 8192)])
+    for rows in (1, 4, 8, 32, 128):
+        yield ("docs/design/fp8-cache.md",
+               f"| 128 heads, {rows} row{'s' if rows > 1 else ''} of 1024 / 4096 / 8192 | {{}} / {{}} / {{}} | {{}} / {{}} / {{}} |",
+               [cached(f"{kind}heads 128, rows {rows}, context {context}, tokens 1, split {split}")
+                for kind, splits in (("FP8, ", (1024, 1024, 2048)), ("", (2048, 2048, 4096)))
+                for context, split in zip((1024, 4096, 8192), splits)])
 
 
 def of_products():
