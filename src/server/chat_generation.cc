@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "server/json_parts.h"
-
 namespace fathom {
 
 namespace json = boost::json;
@@ -51,16 +49,10 @@ const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
              : FinishName(*piece.finish);
 }
 
-Result<std::string> ChatGeneration::LogprobsOf(std::span<const GeneratedToken> tokens,
-                                               const WorkLimits& limits) const {
-  const bool named = !setup().params.sampling.logprob_token_ids.empty();
-  JsonParts parts;
-  parts.Add(ChatLogprobs(names(), {}, named));
-  for (const GeneratedToken& token : tokens) {
-    TRY(limits.Check());
-    parts.Add(ChatLogprobs(names(), {&token, 1}, named));
-  }
-  return parts.Text();
+Status ChatGeneration::AddLogprobs(std::span<const GeneratedToken> tokens, const WorkLimits& limits,
+                                   std::string* text) const {
+  return AddChatLogprobs(names(), tokens, !setup().params.sampling.logprob_token_ids.empty(),
+                         limits, text);
 }
 
 void ChatGeneration::Stream(Piece piece, std::string* events, const WorkLimits& limits) {
@@ -75,15 +67,14 @@ void ChatGeneration::Stream(Piece piece, std::string* events, const WorkLimits& 
   const ChatDelta delta = Parse(&piece);
   const bool shown = setup().params.sampling.logprobs >= 0 && !piece.tokens.empty();
   if (delta.empty() && !shown && !piece.finish) return;
-  Result<std::string> logprobs = std::string("null");
-  if (shown) logprobs = LogprobsOf(piece.tokens, limits);
-  if (!logprobs.ok()) return;
+  std::string logprobs = shown ? "" : "null";
+  if (shown && !AddLogprobs(piece.tokens, limits, &logprobs).ok()) return;
   json::object choice = {{"delta", ToJson(delta)}, {"finish_reason", nullptr}};
   if (piece.finish) {
     choice["finish_reason"] = FinishReasonOf(piece);
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
-  *events += ChoiceChunk(piece.choice, std::move(choice), *logprobs);
+  *events += ChoiceChunk(piece.choice, std::move(choice), logprobs);
 }
 
 void ChatGeneration::Collect(Piece piece) {
@@ -118,22 +109,20 @@ json::object ChatGeneration::Choice(size_t choice) {
           {"stop_reason", std::move(message.stop_reason)}};
 }
 
-Result<std::string> ChatGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
-  if (setup().params.sampling.logprobs < 0) return std::string("null");
-  return LogprobsOf(messages_[choice].tokens, limits);
+Status ChatGeneration::AddLogprobs(size_t choice, const WorkLimits& limits, std::string* body) {
+  if (setup().params.sampling.logprobs < 0) return Generation::AddLogprobs(choice, limits, body);
+  return AddLogprobs(std::exchange(messages_[choice].tokens, {}), limits, body);
 }
 
 // As vLLM's.
-Result<std::string> ChatGeneration::Tail(const WorkLimits& limits) {
-  std::string logprobs = "null";
-  if (const int32_t top = setup().params.prompt_logprobs; top >= 0) {
-    logprobs =
-        TRY(PromptLogprobs(*setup().tokenizer, prompt(0).tokens, prompt_logprobs_, top, limits));
-  }
-  const std::string ids =
-      returns_token_ids() ? json::serialize(TokenIds(prompt(0).tokens)) : "null";
-  return fmt::format(R"(,"prompt_logprobs":{},"prompt_token_ids":{},"kv_transfer_params":null)",
-                     logprobs, ids);
+Status ChatGeneration::AddTail(const WorkLimits& limits, std::string* body) {
+  body->append(R"(,"prompt_logprobs":)");
+  TRY(AddPromptLogprobs(*setup().tokenizer, prompt(0).tokens, prompt_logprobs_,
+                        setup().params.prompt_logprobs, limits, body));
+  body->append(R"(,"prompt_token_ids":)");
+  body->append(returns_token_ids() ? json::serialize(TokenIds(prompt(0).tokens)) : "null");
+  body->append(R"(,"kv_transfer_params":null)");
+  return {};
 }
 
 size_t ChatGeneration::FirstBytes(size_t choice) const {

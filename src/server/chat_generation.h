@@ -36,14 +36,14 @@ class ChatGeneration final : public Generation {
   };
 
   ChatDelta Parse(Piece* piece);
-  Result<std::string> LogprobsOf(std::span<const GeneratedToken> tokens,
-                                 const WorkLimits& limits) const;
+  Status AddLogprobs(std::span<const GeneratedToken> tokens, const WorkLimits& limits,
+                     std::string* text) const;
   const char* FinishReasonOf(const Piece& piece) const;
   void Stream(Piece piece, std::string* events, const WorkLimits& limits) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
-  Result<std::string> Logprobs(size_t choice, const WorkLimits& limits) override;
-  Result<std::string> Tail(const WorkLimits& limits) override;
+  Status AddLogprobs(size_t choice, const WorkLimits& limits, std::string* body) override;
+  Status AddTail(const WorkLimits& limits, std::string* body) override;
   size_t FirstBytes(size_t choice) const override;
   size_t PromptBytes(size_t choice) const override;
   std::optional<int64_t> ReasoningTokens() const override;

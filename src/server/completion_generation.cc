@@ -5,8 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "server/json_parts.h"
-
 namespace fathom {
 
 namespace json = boost::json;
@@ -46,19 +44,21 @@ void CompletionGeneration::Stream(Piece piece, std::string* events, const WorkLi
   const GenerationPrompt& asked = prompt(piece.choice);
   const bool echo = piece.first && asked.echo;
   if (echo) piece.text.insert(0, asked.text);
-  Result<std::string> logprobs = std::string("null");
+  std::string logprobs;
   // Without text too: clients count events, and time the first.
   if (wants_logprobs() && (!piece.tokens.empty() || piece.first)) {
-    logprobs = LogprobsOf(piece.choice, echo, piece.prompt_logprobs, piece.tokens, limits);
+    if (!Count(piece.choice, echo, piece.prompt_logprobs, piece.tokens, limits).ok()) return;
+    completions_[piece.choice].logprobs.Take(&logprobs);
+  } else {
+    logprobs = "null";
   }
-  if (!logprobs.ok()) return;
   json::object choice = {{"text", piece.text}, {"finish_reason", nullptr}};
   if (piece.finish) {
     choice["finish_reason"] = FinishName(*piece.finish);
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
   if (piece.first && returns_token_ids()) choice["prompt_token_ids"] = TokenIds(asked.tokens);
-  *events += ChoiceChunk(piece.choice, std::move(choice), *logprobs);
+  *events += ChoiceChunk(piece.choice, std::move(choice), logprobs);
 }
 
 void CompletionGeneration::Collect(Piece piece) {
@@ -96,41 +96,43 @@ size_t CompletionGeneration::PromptBytes(size_t choice) const {
          LogprobsBytes(tokens, setup().params.prompt_logprobs);
 }
 
-Result<std::string> CompletionGeneration::Logprobs(size_t choice, const WorkLimits& limits) {
-  if (!wants_logprobs()) return std::string("null");
-  return LogprobsOf(choice, prompt(choice).echo, completions_[first_choice(choice)].of_prompt,
-                    completions_[choice].tokens, limits);
+Status CompletionGeneration::AddLogprobs(size_t choice, const WorkLimits& limits,
+                                         std::string* body) {
+  if (!wants_logprobs()) return Generation::AddLogprobs(choice, limits, body);
+  Completion& completion = completions_[choice];
+  const auto tokens = std::exchange(completion.tokens, {});
+  TRY(Count(choice, prompt(choice).echo, completions_[first_choice(choice)].of_prompt, tokens,
+            limits));
+  completion.logprobs.Take(body);
+  return {};
 }
 
-Result<std::string> CompletionGeneration::LogprobsOf(size_t choice, bool echoed,
-                                                     std::span<const TokenLogprobs> of_prompt,
-                                                     std::span<const GeneratedToken> tokens,
-                                                     const WorkLimits& limits) {
-  LegacyLogprobs& logprobs = completions_[choice].logprobs;
-  JsonParts parts;
+Status CompletionGeneration::Count(size_t choice, bool echoed,
+                                   std::span<const TokenLogprobs> of_prompt,
+                                   std::span<const GeneratedToken> tokens,
+                                   const WorkLimits& limits) {
   Status status;
-  parts.Add(logprobs.Take());
   ForEachToken(echoed ? &prompt(choice) : nullptr, of_prompt, setup().params.sampling.logprobs,
                tokens, [&](TokenId id, const TokenLogprobs* of_it) {
                  if (status.ok()) status = limits.Check();
-                 if (!status.ok()) return;
-                 logprobs.Add(id, of_it);
-                 parts.Add(logprobs.Take());
+                 if (status.ok()) completions_[choice].logprobs.Add(id, of_it);
                });
-  if (!status.ok()) return status;
-  return parts.Text();
+  return status;
 }
 
-Result<std::string> CompletionGeneration::ChoiceTail(size_t choice, const WorkLimits& limits) {
+Status CompletionGeneration::AddChoiceTail(size_t choice, const WorkLimits& limits,
+                                           std::string* body) {
   Completion& first = completions_[first_choice(choice)];
-  const int32_t top = setup().params.prompt_logprobs;
-  if (first.tail.empty()) {
-    first.tail = R"(,"prompt_logprobs":)" +
-                 (top < 0 ? "null"
-                          : TRY(PromptLogprobs(*setup().tokenizer, prompt(choice).tokens,
-                                               first.of_prompt, top, limits)));
+  if (first.tail_bytes > 0) {
+    body->append(*body, first.tail_at, first.tail_bytes);
+    return {};
   }
-  return first.tail;
+  first.tail_at = body->size();
+  body->append(R"(,"prompt_logprobs":)");
+  TRY(AddPromptLogprobs(*setup().tokenizer, prompt(choice).tokens, first.of_prompt,
+                        setup().params.prompt_logprobs, limits, body));
+  first.tail_bytes = body->size() - first.tail_at;
+  return {};
 }
 
 }  // namespace fathom

@@ -15,7 +15,7 @@ namespace json = boost::json;
 namespace {
 
 // Of JSON: of a token, and of a log-probability with the token that it is of.
-constexpr size_t kTokenBytes = 32, kLogprobBytes = 72;
+constexpr size_t kTokenBytes = 32, kLogprobBytes = 96;
 
 double Seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
@@ -159,6 +159,7 @@ void Generation::OnOutput(size_t index, RequestOutput output, std::string* event
   choice.preemptions = output.preemptions;
   TakeTokens(choice, output, &piece);
   if (!piece.finish && CancelAsked()) piece.finish = FinishReason::kCancelled;
+  text_bytes_ += piece.text.size();
   setup_.metrics->OnTokens(static_cast<int64_t>(piece.tokens.size()));
   if (piece.finish) {
     if (!output.finish) cancels_.push_back(index);
@@ -245,7 +246,7 @@ std::string Generation::Chunk(std::string_view choices, const Usage* usage,
   } else if (setup_.params.include_usage) {
     event.append(R"(,"usage":null)");
   }
-  return event.append("}\n\n");
+  return std::move(event.append("}\n\n"));
 }
 
 std::string Generation::ChoiceChunk(size_t choice, json::object fields, std::string_view logprobs,
@@ -264,7 +265,8 @@ size_t Generation::size() const {
   const GenerationParams& params = setup_.params;
   const auto named = static_cast<int32_t>(params.sampling.logprob_token_ids.size());
   const auto tokens = static_cast<size_t>(all.completion_tokens);
-  size_t bytes = repeated_bytes() + (kTokenBytes + (returns_token_ids() ? kIdBytes : 0)) * tokens +
+  size_t bytes = repeated_bytes() + text_bytes_ +
+                 (kTokenBytes + (returns_token_ids() ? kIdBytes : 0)) * tokens +
                  LogprobsBytes(tokens, std::max(params.sampling.logprobs, named > 0 ? named : -1));
   for (size_t i = 0; i < choices_.size(); ++i) bytes += PromptBytes(i);
   return bytes;
@@ -299,7 +301,7 @@ std::string Generation::LastEvents() {
     const Usage all = usage();
     events = Chunk({}, &all, {});
   }
-  return events.append(kDoneEvent);
+  return std::move(events.append(kDoneEvent));
 }
 
 std::string Generation::ErrorEvents() {
@@ -309,6 +311,7 @@ std::string Generation::ErrorEvents() {
 Result<std::string> Generation::Body(const WorkLimits& limits) {
   // Choice by choice: the JSON of all would take many times the text.
   std::string body = json::serialize(Head());
+  body.reserve(body.size() + size());
   body.back() = ',';
   body += R"("choices":[)";
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -319,11 +322,14 @@ Result<std::string> Generation::Body(const WorkLimits& limits) {
         returns_token_ids() ? json::value(TokenIds(choices_[i].ids)) : json::value(nullptr);
     body.append(i > 0 ? "," : "").append(json::serialize(choice));
     body.back() = ',';
-    body.append(R"("logprobs":)").append(TRY(Logprobs(i, limits)));
-    body.append(TRY(ChoiceTail(i, limits))).append("}");
+    body.append(R"("logprobs":)");
+    TRY(AddLogprobs(i, limits, &body));
+    TRY(AddChoiceTail(i, limits, &body));
+    body.append("}");
   }
   body.append(R"(],"usage":)").append(json::serialize(ToJson(usage())));
-  return body.append(TRY(Tail(limits))).append("}");
+  TRY(AddTail(limits, &body));
+  return std::move(body.append("}"));  // which is a reference: it would be copied
 }
 
 }  // namespace fathom

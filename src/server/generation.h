@@ -100,13 +100,17 @@ class Generation {
   };
   virtual void Stream(Piece piece, std::string* events, const WorkLimits& limits) = 0;
   virtual void Collect(Piece piece) = 0;
-  // Of what was collected: all of a choice but its log-probabilities, and these as JSON's text,
-  // since their JSON takes many times its text.
+  // Of what was collected, once: all of a choice but its log-probabilities.
   virtual boost::json::object Choice(size_t choice) = 0;
-  virtual Result<std::string> Logprobs(size_t, const WorkLimits&) { return std::string("null"); }
+  // These append to a whole answer's text, since JSON takes many times that, and another text would
+  // take it twice. A choice's log-probabilities, once:
+  virtual Status AddLogprobs(size_t, const WorkLimits&, std::string* body) {
+    body->append("null");
+    return {};
+  }
   // Further members of a choice, and of a whole answer, each behind a comma.
-  virtual Result<std::string> ChoiceTail(size_t, const WorkLimits&) { return std::string(); }
-  virtual Result<std::string> Tail(const WorkLimits&) { return std::string(); }
+  virtual Status AddChoiceTail(size_t, const WorkLimits&, std::string*) { return {}; }
+  virtual Status AddTail(const WorkLimits&, std::string*) { return {}; }
   // Of its request, what a stream's first event of a choice repeats.
   virtual size_t FirstBytes(size_t) const { return 0; }
   // Of its request, what a choice of a whole answer says.
@@ -166,6 +170,7 @@ class Generation {
   std::shared_ptr<const Grammar> grammar_;
   std::vector<ChoiceState> choices_;
   size_t open_choices_ = 0;
+  size_t text_bytes_ = 0;  // of all choices
   std::vector<size_t> cancels_;
   std::optional<ApiError> error_;
 };

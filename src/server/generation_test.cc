@@ -267,6 +267,17 @@ TEST_F(GenerationTest, ChatLogprobsHaveTheBytesOfEachToken) {
   EXPECT_EQ(bytes, "h\xC3\xA9 \xF0\x9F\x98\x80");
 }
 
+// Some tokens are of a hundred characters.
+TEST_F(GenerationTest, ItsTextCounts) {
+  const auto size_of = [&](const char* text) {
+    CompletionGeneration generation(Setup({}));
+    Run(generation, {Tokens(text)[0]}, FinishReason::kLength);
+    return generation.size();
+  };
+  ASSERT_EQ(Tokens(" the").size(), 1u);
+  EXPECT_EQ(size_of(" the"), size_of("!") + 3);
+}
+
 TEST_F(GenerationTest, EchoPutsThePromptAndItsLogprobsFirst) {
   GenerationParams params;
   params.sampling.logprobs = 0;

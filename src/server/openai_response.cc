@@ -54,13 +54,13 @@ json::array TokenIds(std::span<const TokenId> ids) {
   return list;
 }
 
-Result<std::string> PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
-                                   std::span<const TokenLogprobs> logprobs, int32_t top,
-                                   const WorkLimits& limits) {
-  std::string list = "[null";
+Status AddPromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                         std::span<const TokenLogprobs> logprobs, int32_t top,
+                         const WorkLimits& limits, std::string* text) {
+  text->append(top < 0 ? "null" : "[null");
+  if (top < 0) return {};
   const TokenNames names{tokenizer};
   for (size_t i = 0; i < logprobs.size() && i + 1 < prompt.size(); ++i) {
-    TRY(limits.Check());
     json::object entries;
     const auto add = [&](TokenId id, float logprob, json::value rank) {
       entries[std::to_string(Raw(id))] = json::object{
@@ -72,9 +72,11 @@ Result<std::string> PromptLogprobs(const Tokenizer& tokenizer, std::span<const T
     for (size_t rank = 0; rank < shown; ++rank) {
       add(logprobs[i].top[rank].first, logprobs[i].top[rank].second, rank + 1);
     }
-    list.append(",").append(json::serialize(entries));
+    text->append(",").append(json::serialize(entries));
+    TRY(limits.Check());
   }
-  return list.append("]");
+  text->append("]");
+  return {};
 }
 
 std::string Event(const json::value& data) {
@@ -85,10 +87,12 @@ std::string ErrorEvent(const ApiError& error) {
   return "data: " + ToJson(error) + "\n\n";
 }
 
-json::object ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
-                          bool named) {
-  json::array content;
+Status AddChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens, bool named,
+                       const WorkLimits& limits, std::string* text) {
+  text->append(R"({"content":[)");
+  bool first = true;
   for (const GeneratedToken& token : tokens) {
+    TRY(limits.Check());
     if (!token.logprobs) continue;
     json::object entry = TokenJson(names, token.id, token.logprobs->logprob);
     json::array top;
@@ -98,35 +102,38 @@ json::object ChatLogprobs(const TokenNames& names, std::span<const GeneratedToke
       top.push_back(TokenJson(names, id, logprob));
     }
     entry["top_logprobs"] = std::move(top);
-    content.push_back(std::move(entry));
+    text->append(std::exchange(first, false) ? "" : ",").append(json::serialize(entry));
   }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+  text->append(R"(],"refusal":null})");
+  return {};
 }
 
 void LegacyLogprobs::Add(TokenId id, const TokenLogprobs* logprobs) {
-  const std::string text = names_.Of(id);
-  tokens_.emplace_back(text);
-  text_offset_.emplace_back(offset_);
-  offset_ += std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-  if (logprobs == nullptr) {
-    token_logprobs_.emplace_back(nullptr);
-    top_logprobs_.emplace_back(nullptr);
-    return;
+  const std::string name = names_.Of(id);
+  json::value logprob, top;  // null
+  if (logprobs != nullptr) {
+    logprob = Finite(logprobs->logprob);
+    json::object& likeliest = top.emplace_object();
+    for (const auto& [other, of_it] : logprobs->top) {
+      likeliest.emplace(names_.Of(other), Finite(of_it));
+    }
+    likeliest.emplace(name, Finite(logprobs->logprob));
   }
-  token_logprobs_.emplace_back(Finite(logprobs->logprob));
-  json::object top;
-  for (const auto& [other, logprob] : logprobs->top) {
-    top.emplace(names_.Of(other), Finite(logprob));
+  const std::array<json::value, 4> values = {json::value(name), std::move(logprob), std::move(top),
+                                             json::value(offset_)};
+  for (size_t i = 0; i < values.size(); ++i) {
+    arrays_[i].append(arrays_[i].empty() ? "" : ",").append(json::serialize(values[i]));
   }
-  top.emplace(text, Finite(logprobs->logprob));
-  top_logprobs_.emplace_back(std::move(top));
+  offset_ += std::count_if(name.begin(), name.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-json::object LegacyLogprobs::Take() {
-  return {{"tokens", std::exchange(tokens_, {})},
-          {"token_logprobs", std::exchange(token_logprobs_, {})},
-          {"top_logprobs", std::exchange(top_logprobs_, {})},
-          {"text_offset", std::exchange(text_offset_, {})}};
+void LegacyLogprobs::Take(std::string* text) {
+  constexpr std::array kBefore = {R"({"tokens":[)", R"(],"token_logprobs":[)",
+                                  R"(],"top_logprobs":[)", R"(],"text_offset":[)"};
+  for (size_t i = 0; i < kBefore.size(); ++i) {
+    text->append(kBefore[i]).append(std::exchange(arrays_[i], {}));
+  }
+  text->append("]}");
 }
 
 void Append(ChatDelta delta, ChatDelta* whole) {

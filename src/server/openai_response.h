@@ -1,6 +1,7 @@
 // Pieces of the OpenAI API's answers as JSON.
 #pragma once
 
+#include <array>
 #include <boost/json.hpp>
 #include <cstdint>
 #include <optional>
@@ -37,17 +38,20 @@ struct TokenNames {
   std::string Of(TokenId id) const;
 };
 
+// Log-probabilities are written token by token: JSON of all would take many times their text, which
+// is appended to `*text`. An error, `limits`', leaves it cut.
+
 // {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal"}: of a chat's tokens.
 // `named`: not the likeliest are there, but logprob_token_ids; as in vLLM behind the token itself.
-boost::json::object ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
-                                 bool named);
+Status AddChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens, bool named,
+                       const WorkLimits& limits, std::string* text);
 
 // vLLM's prompt_logprobs: null for the first token, then {ID: {"logprob", "rank", "decoded_token"}}
 // of the token that stands there and the `top` likeliest. The rank is null where it is not known.
-// As text, made token by token: JSON of all would take many times that.
-Result<std::string> PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
-                                   std::span<const TokenLogprobs> logprobs, int32_t top,
-                                   const WorkLimits& limits);
+// `top` below 0: null altogether.
+Status AddPromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                         std::span<const TokenLogprobs> logprobs, int32_t top,
+                         const WorkLimits& limits, std::string* text);
 
 // The shortest number that is this one as a float: 0.6, not 0.60000002384.
 double AsWritten(float value);
@@ -60,12 +64,12 @@ class LegacyLogprobs {
   explicit LegacyLogprobs(const TokenNames& names) : names_(names) {}
   // `logprobs` is null for the first token of a prompt.
   void Add(TokenId id, const TokenLogprobs* logprobs);
-  boost::json::object Take();  // what was added since; offsets go on from there
+  void Take(std::string* text);  // appends what was added since; offsets go on from there
 
  private:
   const TokenNames names_;
-  boost::json::array tokens_, token_logprobs_, top_logprobs_, text_offset_;
-  int64_t offset_ = 0;  // characters
+  std::array<std::string, 4> arrays_;  // without their brackets
+  int64_t offset_ = 0;                 // characters
 };
 
 // Adds `delta` to what `*whole` is so far.

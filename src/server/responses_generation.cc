@@ -134,7 +134,7 @@ std::string ResponsesGeneration::Response(const char* status) const {
   text.reserve(text.size() + context_.sampling.size() + context_.shown.size() + written.size() +
                rest.size() + 16);
   text.append(context_.sampling).append(context_.shown).append(R"(,"output":)").append(written);
-  return text.append(",").append(rest, 1);
+  return std::move(text.append(",").append(rest, 1));
 }
 
 std::string ResponsesGeneration::Finished() {
