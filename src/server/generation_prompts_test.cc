@@ -230,6 +230,18 @@ TEST_F(GenerationPromptsTest, WritingThemIsInterrupted) {
   }
 }
 
+TEST_F(GenerationPromptsTest, WritingALongOneIsInterrupted) {
+  GenerationSetup setup = Setup(/*stream=*/false, /*prompt_logprobs=*/2);
+  setup.prompts.pop_back();
+  setup.params.n = 1;
+  setup.prompts[0].tokens.resize(200'000, TokenId{60});
+  ChatGeneration generation(std::move(setup), {});
+  Answer(generation, 0);
+  const Interrupt interrupt(std::chrono::milliseconds(10));
+  EXPECT_EQ(generation.Body({.interrupt = &interrupt}).status().code(),
+            StatusCode::kResourceExhausted);
+}
+
 TEST_F(GenerationPromptsTest, WritingThemForAStreamIsInterrupted) {
   Interrupt interrupt(std::chrono::hours(1));
   interrupt.Raise();

@@ -101,6 +101,8 @@ class LargeAnswersTest : public HttpServerTest {
   }
   static constexpr char kCompletions[] = "/v1/completions";
   const std::string of_chat_ = Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20)");
+  const std::string streamed_ =
+      Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20, "stream": true)");
   const std::string of_completion_ = R"({"prompt": "nothing", "logprobs": 20, "max_tokens": 8})";
 };
 
@@ -113,6 +115,8 @@ TEST_F(LargeAnswersTest, HaveATime) {
     EXPECT_EQ(late.status, 504) << path;
     EXPECT_NE(late.body.find("fewer tokens"), std::string::npos) << late.body;
   }
+  const Response late = Answer(kChat, streamed_, 100'000);
+  EXPECT_NE(late.body.find("fewer tokens"), std::string::npos) << late.body.size();
 }
 
 TEST_F(LargeAnswersTest, EndWithTheirClient) {
@@ -121,7 +125,7 @@ TEST_F(LargeAnswersTest, EndWithTheirClient) {
 
 // So did a step of a stream: it wrote all that had come.
 TEST_F(LargeAnswersTest, StreamsEndWithTheirClient) {
-  EndWithTheirClient(Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20, "stream": true)"));
+  EndWithTheirClient(streamed_);
 }
 
 // Each step has the time of one, and what came together is several.
@@ -129,8 +133,7 @@ TEST_F(LargeAnswersTest, WhatComesTogetherIsManySteps) {
   Serve({.work_timeout_ms = 1'000, .io_threads = 1});
   const size_t before = engine_->seen().size();
   Client client(port_);
-  client.Request("POST", kChat, Chat("nothing", R"(, "logprobs": true, "top_logprobs": 20,
-                                                    "stream": true)"));
+  client.Request("POST", kChat, streamed_);
   ASSERT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
   const GenerateRequest request = engine_->seen().back();
   GeneratedToken token{Tokens("!")[0], TokenLogprobs{.logprob = -0.5f}};
