@@ -62,8 +62,8 @@ class MemoryClaim {
 
   // From now on it counts as this client's too. REQUIRES: held() is 0.
   void CountFor(std::shared_ptr<ClientMemory> client) { client_ = std::move(client); }
-  // kResourceExhausted beyond the request's own limit, kUnavailable beyond the client's, which
-  // binds no small one, and beyond everybody's.
+  // kResourceExhausted beyond the request's own limit, kInvalidArgument beyond what it could ever
+  // have, kUnavailable beyond the client's, which binds no small one, and beyond everybody's.
   Status Grow(size_t bytes) {
     if (bytes > limit_ || held_ - beside_ > limit_ - bytes) {
       return failure_ = ResourceExhausted(
@@ -125,6 +125,12 @@ class MemoryClaim {
       return failure_ = ResourceExhausted(
                  "The request takes more than the {} bytes of memory that this server has for one: "
                  "shorten it.",
+                 most);
+    }
+    if (all > most) {
+      return failure_ = InvalidArgument(
+                 "This takes more than the {} bytes of memory that one request may have here: ask "
+                 "for fewer tokens, choices or log-probabilities.",
                  most);
     }
     if (client_ && !client_->Take(more, of_client)) {

@@ -217,6 +217,16 @@ void OutputParser::AbandonCall(ChatDelta& delta) {
   state_ = State::kBetweenCalls;
 }
 
+std::vector<std::string_view> PartsAtMarkers(std::string_view text) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const size_t size = std::min(text.find('>'), text.size() - 1) + 1;
+    parts.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return parts;
+}
+
 OutputParserOptions OptionsAfter(std::string_view rendered_prompt, bool has_think_token) {
   const std::string_view prompt = Trim(rendered_prompt);
   const bool inside = prompt.ends_with(kThink);

@@ -89,6 +89,10 @@ class OutputParser {
   int next_index_ = 0;            // of the next tool call
 };
 
+// `text` in parts, each of which ends behind what may be the end of a marker: what a Push of one
+// adds is of one kind, or reasoning behind which content begins, and calls come in their order.
+std::vector<std::string_view> PartsAtMarkers(std::string_view text);
+
 // The parser's first state after a rendered prompt. One that ends neither inside <think> nor behind
 // </think>, as after a message of the assistant's, leaves it to a model that knows these tokens
 // when to think.

@@ -4,6 +4,13 @@
 
 namespace fathom {
 
+namespace {
+
+constexpr size_t kMostBlank = size_t{64} << 10;
+constexpr size_t kBlockBytes = 256;  // roughly, of a block beside its text
+
+}  // namespace
+
 BlockGeneration::BlockGeneration(GenerationSetup setup, const ChatOutputOptions& options,
                                  const char* object_name)
     : Generation(std::move(setup), object_name),
@@ -22,10 +29,21 @@ void BlockGeneration::Collect(Piece piece) {
 
 // `events`: null if the answer is not streamed.
 void BlockGeneration::Take(Piece piece, std::string* events) {
-  const bool thought = parser_.in_reasoning();
-  ChatDelta delta = parser_.Push(piece.text);
-  meter_.Count(thought, parser_.in_reasoning(), piece.tokens);
-  if (piece.finish) Append(parser_.Finish(), &delta);
+  // Part by part: a delta does not say whether a text stands before a call or behind it.
+  meter_.Begin(parser_.in_reasoning());
+  for (const std::string_view part : PartsAtMarkers(piece.text)) {
+    AddDelta(parser_.Push(part), events);
+    meter_.Pass(parser_.in_reasoning());
+  }
+  meter_.End(piece.tokens);
+  if (!piece.finish) return;
+  AddDelta(parser_.Finish(), events);
+  finish_ = piece.finish;
+  stop_reason_ = std::move(piece.stop_reason);
+  Close(events);
+}
+
+void BlockGeneration::AddDelta(ChatDelta delta, std::string* events) {
   AddText(Kind::kThinking, delta.reasoning, events);
   AddText(Kind::kText, delta.content, events);
   for (ToolCallDelta& call : delta.tool_calls) {
@@ -35,19 +53,16 @@ void BlockGeneration::Take(Piece piece, std::string* events) {
     }
     Add(call.arguments, events);
   }
-  if (!piece.finish) return;
-  finish_ = piece.finish;
-  stop_reason_ = std::move(piece.stop_reason);
-  Close(events);
 }
 
-// A text of whitespace alone is no block: clients may not send such a block back.
+// A text of whitespace alone is no block: clients may not send such a block back. Much of it is one
+// all the same, or it would be kept for nobody.
 void BlockGeneration::AddText(Kind kind, std::string_view text, std::string* events) {
   if (text.empty()) return;
   if (open_ && blocks_.back().kind == kind) return Add(text, events);
   const bool blank = text.find_first_not_of(" \t\n\v\f\r") == std::string::npos;
   blank_ += text;
-  if (blank) return;
+  if (blank && blank_.size() < kMostBlank) return;
   const std::string whole = std::exchange(blank_, {});
   Open({kind, "", "", ""}, events);
   Add(whole, events);
@@ -55,6 +70,7 @@ void BlockGeneration::AddText(Kind kind, std::string_view text, std::string* eve
 
 void BlockGeneration::Open(Block block, std::string* events) {
   Close(events);
+  text_bytes_ += kBlockBytes + block.id.size() + block.name.size();
   blocks_.push_back(std::move(block));
   open_ = true;
   if (events != nullptr) OnOpen(blocks_.back(), events);

@@ -49,6 +49,7 @@ class BlockGeneration : public Generation {
   boost::json::object Choice(size_t) override { return {}; }
   std::optional<int64_t> ReasoningTokens() const override { return meter_.tokens(); }
   void Take(Piece piece, std::string* events);
+  void AddDelta(ChatDelta delta, std::string* events);
   void AddText(Kind kind, std::string_view text, std::string* events);
   void Open(Block block, std::string* events);
   void Add(std::string_view text, std::string* events);
@@ -58,7 +59,7 @@ class BlockGeneration : public Generation {
   OutputParser parser_;
   ReasoningMeter meter_;
   std::vector<Block> blocks_;
-  size_t text_bytes_ = 0;  // of all blocks
+  size_t text_bytes_ = 0;  // of all blocks, roughly
   bool open_ = false;      // the last block goes on
   std::string blank_;      // whitespace at the beginning of a text, before any other of it
   std::optional<FinishReason> finish_;

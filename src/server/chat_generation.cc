@@ -20,11 +20,14 @@ ChatGeneration::ChatGeneration(GenerationSetup setup, const ChatOutputOptions& o
 
 ChatDelta ChatGeneration::Parse(Piece* piece) {
   Message& message = messages_[piece->choice];
-  const bool thought = message.parser.in_reasoning();
-  ChatDelta delta = message.parser.Push(piece->text);
-  const bool thinks = message.parser.in_reasoning();
+  ChatDelta delta;
+  message.meter.Begin(message.parser.in_reasoning());
+  for (const std::string_view part : PartsAtMarkers(piece->text)) {
+    Append(message.parser.Push(part), &delta);
+    message.meter.Pass(message.parser.in_reasoning());
+  }
   if (piece->finish) Append(message.parser.Finish(), &delta);
-  const auto [from, to] = message.meter.Count(thought, thinks, piece->tokens);
+  const auto [from, to] = message.meter.End(piece->tokens);
   if (!options_.include_reasoning) {
     delta.reasoning.clear();
     const auto tokens = piece->tokens.begin();  // nor their log-probabilities
@@ -49,8 +52,8 @@ const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
              : FinishName(*piece.finish);
 }
 
-Status ChatGeneration::AddLogprobs(std::span<const GeneratedToken> tokens, const WorkLimits& limits,
-                                   std::string* text) const {
+Status ChatGeneration::WriteLogprobs(std::span<const GeneratedToken> tokens,
+                                     const WorkLimits& limits, std::string* text) const {
   return AddChatLogprobs(names(), tokens, !setup().params.sampling.logprob_token_ids.empty(),
                          limits, text);
 }
@@ -59,21 +62,22 @@ void ChatGeneration::Stream(Piece piece, std::string* events, const WorkLimits& 
   if (piece.first) {
     json::object more;
     if (returns_token_ids()) more["prompt_token_ids"] = TokenIds(prompt(piece.choice).tokens);
-    *events += ChoiceChunk(piece.choice,
-                           {{"delta", {{"role", "assistant"}, {"content", options_.echoed}}},
-                            {"finish_reason", nullptr}},
-                           "null", std::move(more));
+    json::object begun = {{"delta", {{"role", "assistant"}, {"content", options_.echoed}}},
+                          {"finish_reason", nullptr}};
+    if (returns_token_ids()) begun["token_ids"] = json::array();
+    *events += ChoiceChunk(piece.choice, std::move(begun), "null", std::move(more));
   }
   const ChatDelta delta = Parse(&piece);
   const bool shown = setup().params.sampling.logprobs >= 0 && !piece.tokens.empty();
   if (delta.empty() && !shown && !piece.finish) return;
   std::string logprobs = shown ? "" : "null";
-  if (shown && !AddLogprobs(piece.tokens, limits, &logprobs).ok()) return;
+  if (shown && !WriteLogprobs(piece.tokens, limits, &logprobs).ok()) return;
   json::object choice = {{"delta", ToJson(delta)}, {"finish_reason", nullptr}};
   if (piece.finish) {
     choice["finish_reason"] = FinishReasonOf(piece);
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
+  AddNewTokenIds(piece.choice, &choice);
   *events += ChoiceChunk(piece.choice, std::move(choice), logprobs);
 }
 
@@ -111,7 +115,7 @@ json::object ChatGeneration::Choice(size_t choice) {
 
 Status ChatGeneration::AddLogprobs(size_t choice, const WorkLimits& limits, std::string* body) {
   if (setup().params.sampling.logprobs < 0) return Generation::AddLogprobs(choice, limits, body);
-  return AddLogprobs(std::exchange(messages_[choice].tokens, {}), limits, body);
+  return WriteLogprobs(std::exchange(messages_[choice].tokens, {}), limits, body);
 }
 
 // As vLLM's.

@@ -36,8 +36,8 @@ class ChatGeneration final : public Generation {
   };
 
   ChatDelta Parse(Piece* piece);
-  Status AddLogprobs(std::span<const GeneratedToken> tokens, const WorkLimits& limits,
-                     std::string* text) const;
+  Status WriteLogprobs(std::span<const GeneratedToken> tokens, const WorkLimits& limits,
+                       std::string* text) const;
   const char* FinishReasonOf(const Piece& piece) const;
   void Stream(Piece piece, std::string* events, const WorkLimits& limits) override;
   void Collect(Piece piece) override;

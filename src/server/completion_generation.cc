@@ -47,7 +47,7 @@ void CompletionGeneration::Stream(Piece piece, std::string* events, const WorkLi
   std::string logprobs;
   // Without text too: clients count events, and time the first.
   if (wants_logprobs() && (!piece.tokens.empty() || piece.first)) {
-    if (!Count(piece.choice, echo, piece.prompt_logprobs, piece.tokens, limits).ok()) return;
+    if (!AddTokens(piece.choice, echo, piece.prompt_logprobs, piece.tokens, limits).ok()) return;
     completions_[piece.choice].logprobs.Take(&logprobs);
   } else {
     logprobs = "null";
@@ -58,6 +58,7 @@ void CompletionGeneration::Stream(Piece piece, std::string* events, const WorkLi
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
   if (piece.first && returns_token_ids()) choice["prompt_token_ids"] = TokenIds(asked.tokens);
+  AddNewTokenIds(piece.choice, &choice);
   *events += ChoiceChunk(piece.choice, std::move(choice), logprobs);
 }
 
@@ -101,16 +102,16 @@ Status CompletionGeneration::AddLogprobs(size_t choice, const WorkLimits& limits
   if (!wants_logprobs()) return Generation::AddLogprobs(choice, limits, body);
   Completion& completion = completions_[choice];
   const auto tokens = std::exchange(completion.tokens, {});
-  TRY(Count(choice, prompt(choice).echo, completions_[first_choice(choice)].of_prompt, tokens,
-            limits));
+  TRY(AddTokens(choice, prompt(choice).echo, completions_[first_choice(choice)].of_prompt, tokens,
+                limits));
   completion.logprobs.Take(body);
   return {};
 }
 
-Status CompletionGeneration::Count(size_t choice, bool echoed,
-                                   std::span<const TokenLogprobs> of_prompt,
-                                   std::span<const GeneratedToken> tokens,
-                                   const WorkLimits& limits) {
+Status CompletionGeneration::AddTokens(size_t choice, bool echoed,
+                                       std::span<const TokenLogprobs> of_prompt,
+                                       std::span<const GeneratedToken> tokens,
+                                       const WorkLimits& limits) {
   Status status;
   ForEachToken(echoed ? &prompt(choice) : nullptr, of_prompt, setup().params.sampling.logprobs,
                tokens, [&](TokenId id, const TokenLogprobs* of_it) {

@@ -31,8 +31,8 @@ class CompletionGeneration final : public Generation {
   boost::json::object Choice(size_t choice) override;
   Status AddLogprobs(size_t choice, const WorkLimits& limits, std::string* body) override;
   // Of its prompt, if it is `echoed`, and of what was generated.
-  Status Count(size_t choice, bool echoed, std::span<const TokenLogprobs> of_prompt,
-               std::span<const GeneratedToken> tokens, const WorkLimits& limits);
+  Status AddTokens(size_t choice, bool echoed, std::span<const TokenLogprobs> of_prompt,
+                   std::span<const GeneratedToken> tokens, const WorkLimits& limits);
   size_t FirstBytes(size_t choice) const override;
   size_t PromptBytes(size_t choice) const override;
   Status AddChoiceTail(size_t choice, const WorkLimits& limits, std::string* body) override;

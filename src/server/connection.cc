@@ -254,6 +254,7 @@ asio::awaitable<HttpResponse> Connection::Metrics(Exchange& exchange) {
   exchange.claim.CountFor(context_.access.MemoryOf(exchange.request.address));
   HttpResponse response;
   const Work work = [&](const Interrupt&) {
+    context_.metrics.SetRequestMemory(context_.memory.used());
     Api::Answer answer = context_.api.load()->Handle(exchange.request, {});
     response = std::move(std::get<HttpResponse>(answer));
   };

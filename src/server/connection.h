@@ -30,7 +30,8 @@ namespace fathom {
 // Threads that parse, render, tokenise and write, so that no I/O thread does. Long requests have
 // their own, and do not keep short ones waiting; the system has these give way to all other
 // threads. Large steps of streams have their own, which wait for nobody's request or whole answer;
-// so have whole answers, and the one that writes metrics, and these give way.
+// so have whole answers, with the steps that are as large, and the one that writes metrics, and
+// these give way.
 class Workers {
  public:
   Workers() {
@@ -39,7 +40,9 @@ class Workers {
     Lower(metrics_, 1, kNice, "write metrics");
   }
   boost::asio::thread_pool& ForMetrics() { return metrics_; }
-  boost::asio::thread_pool& ForSteps() { return steps_; }
+  boost::asio::thread_pool& ForSteps(size_t bytes) {
+    return bytes > kLargeStepBytes ? answers_ : steps_;
+  }
   boost::asio::thread_pool& ForAnswers() { return answers_; }
   boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
   // Waits for the work that has begun; what has not is dropped.
@@ -61,7 +64,7 @@ class Workers {
     all->arrive_and_wait();  // one that is stopped would keep the other waiting
   }
 
-  static constexpr size_t kLongBytes = size_t{64} << 10;
+  static constexpr size_t kLongBytes = size_t{64} << 10, kLargeStepBytes = size_t{1} << 20;
   static constexpr int kThreads = 2;    // of each
   static constexpr int kLongNice = 19;  // the least that there is: other threads hardly wait
   static constexpr int kNice = 10;      // who asks on and on has a tenth of a core that is busy
@@ -128,8 +131,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `unanswered`: of which nothing is sent, so that who is done sending may be probed.
   awaitable<std::optional<ApiError>> OnWorker(boost::asio::thread_pool& workers, const Work& work,
                                               Exchange* unanswered = nullptr);
-  awaitable<std::optional<ApiError>> DoWork(size_t bytes, const Work& work,
-                                            Exchange* unanswered = nullptr);
+  awaitable<std::optional<ApiError>> DoWork(boost::asio::thread_pool& workers, size_t bytes,
+                                            const Work& work, Exchange* unanswered = nullptr);
   bool Left(Exchange& exchange);
   void CountRefusal();
   // connection_generation.cc

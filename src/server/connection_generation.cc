@@ -146,11 +146,17 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
     free_all();
     co_return co_await Refuse(exchange, *error);
   }
-  const Status status = stream->Submit(generation->Requests());
-  if (!status.ok()) {
+  const Work submit = [&](const Interrupt&) {
+    const Status status = stream->Submit(generation->Requests());
+    if (!status.ok()) error = EngineError(status);
+  };
+  const size_t asked = generation->BytesAsked();  // each choice has a copy of its prompt
+  const std::optional<ApiError> failure =
+      co_await DoWork(context_.workers.ForSteps(asked), asked, submit);
+  if (failure) error = failure;
+  if (error) {
     co_await client_->StopWatch();
     free_all();
-    error = EngineError(status);
     co_return co_await Refuse(exchange, *error);
   }
   if (generation->streams()) SendStreamHead(exchange);
@@ -183,7 +189,7 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
       body = generation->Body({.interrupt = &interrupt});
       if (body.ok()) generation.reset();  // here: freeing much takes its time, too
     };
-    error = co_await DoWork(generation->size(), build, &exchange);
+    error = co_await DoWork(context_.workers.ForAnswers(), generation->size(), build, &exchange);
     if (!error && !body.ok()) {
       error = EndedBy(aborting_, exchange, context_.options)
                   .value_or(TooLong(context_.options.work_timeout_ms));
@@ -202,15 +208,11 @@ asio::awaitable<bool> Connection::SendAnswer(Exchange& exchange,
   co_return co_await Refuse(exchange, *error);
 }
 
-// What makes `bytes` of an answer, a whole one where it is `unanswered`: on a worker, if they are
-// many.
-asio::awaitable<std::optional<ApiError>> Connection::DoWork(size_t bytes, const Work& work,
+// What makes `bytes`, of a whole answer where it is `unanswered`: on a worker, if they are many.
+asio::awaitable<std::optional<ApiError>> Connection::DoWork(asio::thread_pool& workers,
+                                                            size_t bytes, const Work& work,
                                                             Exchange* unanswered) {
-  if (bytes > kInlineAnswer) {
-    Workers& workers = context_.workers;
-    co_return co_await OnWorker(unanswered != nullptr ? workers.ForAnswers() : workers.ForSteps(),
-                                work, unanswered);
-  }
+  if (bytes > kInlineAnswer) co_return co_await OnWorker(workers, work, unanswered);
   work(Interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms)));
   co_return std::nullopt;
 }
@@ -269,9 +271,10 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
         if (stopped) return;
       }
     };
+    asio::thread_pool& workers = context_.workers.ForSteps(bytes);
     // What ends a block repeats its text: any step may.
     bytes += generation.streams() ? generation.repeated_text() : 0;
-    failure = co_await DoWork(bytes, take);
+    failure = co_await DoWork(workers, bytes, take);
     if (stopped) {
       failure = EndedBy(aborting_, exchange, context_.options)
                     .value_or(TooLong(context_.options.work_timeout_ms));
@@ -290,7 +293,7 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
       step.events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     };
     const size_t repeated = generation.repeated_bytes() + generation.repeated_text();
-    failure = co_await DoWork(repeated, finish);
+    failure = co_await DoWork(context_.workers.ForSteps(0), repeated, finish);
     if (failure) {
       generation.Fail(*failure, "error");
       step.events += ErrorEvent(*failure);  // of the stream, which has no other end

@@ -14,8 +14,9 @@ namespace json = boost::json;
 
 namespace {
 
-// Of JSON: of a token, and of a log-probability with the token that it is of.
-constexpr size_t kTokenBytes = 32, kLogprobBytes = 96;
+// Of JSON, roughly: of a token, and of a log-probability with the token that it is of; of each byte
+// of that token where it is known, which a chat shows as text and as a number.
+constexpr size_t kTokenBytes = 32, kLogprobBytes = 96, kBareLogprobBytes = 72, kNameBytes = 5;
 
 double Seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
@@ -107,6 +108,7 @@ void Generation::TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* p
       piece->stop_reason = Raw(token.id);
     }
     if (returns_token_ids()) choice.ids.push_back(token.id);
+    logprob_bytes_ += LogprobsBytes(token);
     piece->tokens.push_back(std::move(token));
     if (choice.text.stopped()) break;
   }
@@ -249,10 +251,15 @@ std::string Generation::Chunk(std::string_view choices, const Usage* usage,
   return std::move(event.append("}\n\n"));
 }
 
+void Generation::AddNewTokenIds(size_t choice, json::object* fields) {
+  if (returns_token_ids()) {
+    (*fields)["token_ids"] = TokenIds(std::exchange(choices_[choice].ids, {}));
+  }
+}
+
 std::string Generation::ChoiceChunk(size_t choice, json::object fields, std::string_view logprobs,
                                     json::object more) {
   fields["index"] = choice;
-  if (returns_token_ids()) fields["token_ids"] = TokenIds(std::exchange(choices_[choice].ids, {}));
   std::string text = json::serialize(fields);
   text.back() = ',';
   text.append(R"("logprobs":)").append(logprobs).append("}");
@@ -261,13 +268,9 @@ std::string Generation::ChoiceChunk(size_t choice, json::object fields, std::str
 }
 
 size_t Generation::size() const {
-  const Usage all = usage();
-  const GenerationParams& params = setup_.params;
-  const auto named = static_cast<int32_t>(params.sampling.logprob_token_ids.size());
-  const auto tokens = static_cast<size_t>(all.completion_tokens);
-  size_t bytes = repeated_bytes() + text_bytes_ +
-                 (kTokenBytes + (returns_token_ids() ? kIdBytes : 0)) * tokens +
-                 LogprobsBytes(tokens, std::max(params.sampling.logprobs, named > 0 ? named : -1));
+  const auto tokens = static_cast<size_t>(usage().completion_tokens);
+  size_t bytes = repeated_bytes() + text_bytes_ + logprob_bytes_ +
+                 (kTokenBytes + (returns_token_ids() ? kIdBytes : 0)) * tokens;
   for (size_t i = 0; i < choices_.size(); ++i) bytes += PromptBytes(i);
   return bytes;
 }
@@ -276,15 +279,24 @@ size_t Generation::LogprobsBytes(size_t tokens, int32_t top) {
   return top < 0 ? 0 : tokens * (kTokenBytes + kLogprobBytes * (1 + static_cast<size_t>(top)));
 }
 
+size_t Generation::LogprobsBytes(const GeneratedToken& token) const {
+  if (!token.logprobs) return 0;
+  const auto entry = [&](TokenId id) {
+    return kBareLogprobBytes + kNameBytes * setup_.tokenizer->TokenBytes(id).size();
+  };
+  size_t bytes = entry(token.id);
+  for (const auto& [id, logprob] : token.logprobs->top) bytes += entry(id);
+  return bytes;
+}
+
 size_t Generation::SizeOf(size_t index, const RequestOutput& output) const {
   const bool first = streams() && choices_[index].first_ns == 0;
-  size_t entries = 0;
-  for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
-  for (const GeneratedToken& token : output.tokens) {
-    if (token.logprobs) entries += 1 + token.logprobs->top.size();
+  size_t bytes = kTokenBytes * output.tokens.size() + (first ? FirstBytes(index) : 0);
+  for (const TokenLogprobs& logprobs : output.prompt_logprobs) {
+    bytes += kLogprobBytes * (1 + logprobs.top.size());
   }
-  return kTokenBytes * output.tokens.size() + kLogprobBytes * entries +
-         (first ? FirstBytes(index) : 0);
+  for (const GeneratedToken& token : output.tokens) bytes += LogprobsBytes(token);
+  return bytes;
 }
 
 size_t Generation::BytesAsked() const {

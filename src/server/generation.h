@@ -123,8 +123,10 @@ class Generation {
 
   // {"id", "object", "created", "model"} and so on: of a chunk and of a whole answer.
   boost::json::object Head() const;
+  // Of the tokens that no event has shown, if the request wants them.
+  void AddNewTokenIds(size_t choice, boost::json::object* fields);
   // An event of one choice with `logprobs`, JSON, and with `more` beside the choices; usage if the
-  // request wants it. The ids of the tokens that are new go into it if the request wants them.
+  // request wants it.
   std::string ChoiceChunk(size_t choice, boost::json::object fields, std::string_view logprobs,
                           boost::json::object more = {});
   bool returns_token_ids() const { return setup_.params.return_token_ids; }
@@ -159,6 +161,7 @@ class Generation {
   std::string Chunk(std::string_view choices, const Usage* usage, boost::json::object more) const;
   ApiError ErrorOf(const RequestOutput& output) const;
   void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);
+  size_t LogprobsBytes(const GeneratedToken& token) const;
   void End(size_t index, std::string_view reason);
   void CountPrompts() const;
 
@@ -170,7 +173,7 @@ class Generation {
   std::shared_ptr<const Grammar> grammar_;
   std::vector<ChoiceState> choices_;
   size_t open_choices_ = 0;
-  size_t text_bytes_ = 0;  // of all choices
+  size_t text_bytes_ = 0, logprob_bytes_ = 0;  // of all choices, the latter of JSON
   std::vector<size_t> cancels_;
   std::optional<ApiError> error_;
 };

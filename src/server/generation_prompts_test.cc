@@ -257,6 +257,31 @@ TEST_F(GenerationPromptsTest, WritingThemForAStreamIsInterrupted) {
   }
 }
 
+// Some tokens are of a hundred characters, and a chat shows each byte of one as a number, too.
+TEST_F(GenerationPromptsTest, WhatLongTokensTakeCounts) {
+  const GenerationSetup any = Setup(/*stream=*/false, -1);
+  const Tokenizer& tokenizer = *any.tokenizer;
+  TokenId longest{0};
+  for (TokenId id{0}; Raw(id) < tokenizer.vocab_size(); id = TokenId{Raw(id) + 1}) {
+    if (tokenizer.TokenBytes(id).size() > tokenizer.TokenBytes(longest).size()) longest = id;
+  }
+  for (const int32_t top : {-1, 20}) {
+    GenerationSetup setup = Setup(/*stream=*/false, /*prompt_logprobs=*/-1);
+    setup.prompts.pop_back();
+    setup.params.n = 1;
+    setup.params.skip_special_tokens = false;
+    setup.params.sampling.logprobs = top;
+    ChatGeneration generation(std::move(setup), {});
+    GeneratedToken token{longest, {}};
+    if (top > 0) token.logprobs.emplace(-12.345678f).top.assign(20, {longest, -12.345678f});
+    generation.OnOutput(0, {.tokens = std::vector(500, token), .finish = FinishReason::kLength},
+                        nullptr);
+    const size_t counted = generation.size(), bytes = generation.Body().value().size();
+    EXPECT_GE(counted, bytes - 500) << top;  // but for what all answers have
+    EXPECT_LT(counted, 3 * bytes) << top;
+  }
+}
+
 // Nothing is shown without what the first choice alone would have told.
 TEST_F(GenerationPromptsTest, AFirstChoiceThatFailsEndsTheOthersThatHaveEnded) {
   for (const FinishReason finish : {FinishReason::kError, FinishReason::kCancelled}) {

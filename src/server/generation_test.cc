@@ -267,15 +267,28 @@ TEST_F(GenerationTest, ChatLogprobsHaveTheBytesOfEachToken) {
   EXPECT_EQ(bytes, "h\xC3\xA9 \xF0\x9F\x98\x80");
 }
 
-// Some tokens are of a hundred characters.
-TEST_F(GenerationTest, ItsTextCounts) {
-  const auto size_of = [&](const char* text) {
-    CompletionGeneration generation(Setup({}));
-    Run(generation, {Tokens(text)[0]}, FinishReason::kLength);
-    return generation.size();
-  };
-  ASSERT_EQ(Tokens(" the").size(), 1u);
-  EXPECT_EQ(size_of(" the"), size_of("!") + 3);
+TEST_F(GenerationTest, OffsetsAreThoseOfTheText) {
+  const std::string text = "a \xC3\xA9 \xF0\x9F\x98\x80 z";  // two that are several tokens each
+  GenerationParams params;
+  params.sampling.logprobs = 0;
+  CompletionGeneration generation(Setup(params));
+  const json::value body =
+      json::parse(Run(generation, Tokens(text), FinishReason::kLength, 1, 0)).at("choices").at(0);
+  ASSERT_EQ(body.at("text"), json::value(text));
+  const json::object& logprobs = body.at("logprobs").as_object();
+  EXPECT_EQ(logprobs.at("tokens").as_array().back(), json::value("z"));
+  EXPECT_EQ(logprobs.at("text_offset").as_array().back(), json::value(6));
+}
+
+// Those of the first event are of no token that it shows.
+TEST_F(GenerationTest, IdsOfTokensComeWithTheirText) {
+  GenerationParams params;
+  params.stream = params.return_token_ids = true;
+  ChatGeneration generation(Setup(params), {});
+  const std::vector<json::value> events =
+      Events(Run(generation, Tokens("Hello"), FinishReason::kLength));
+  EXPECT_TRUE(events[0].at("choices").at(0).at("token_ids").as_array().empty());
+  EXPECT_FALSE(events[1].at("choices").at(0).at("token_ids").as_array().empty());
 }
 
 TEST_F(GenerationTest, EchoPutsThePromptAndItsLogprobsFirst) {

@@ -99,12 +99,34 @@ TEST_F(HttpServerTest, WhatAStreamHasNotSentCounts) {
     const std::string events = client.ReadUntil("\r\n0\r\n\r\n");
     return events.substr(events.size() - std::min<size_t>(events.size(), 600));
   };
-  const std::string none = "Too many large requests";
+  const std::string none = R"({"error":)";
   EXPECT_EQ(end_of(1, 2'000).find(none), std::string::npos);
   EXPECT_NE(end_of(1, 8'000).find(none), std::string::npos);   // 12 MB of events, 2 of outputs
   EXPECT_EQ(end_of(10, 1'000).find(none), std::string::npos);  // 15 MB of events, but step by step
   EXPECT_NE(end_of(60, 1'000).find(none), std::string::npos);  // 14 MB of outputs
   EXPECT_EQ(end_of(1, 2'000).find(none), std::string::npos);   // all is given back
+}
+
+// Once its client has read it, and though the stream goes on.
+TEST_F(HttpServerTest, WhatAStreamHasSentIsGivenBack) {
+  Serve();
+  const auto held = [&] {
+    const std::string name = "\nfathom:request_memory_bytes ";
+    const std::string page = Client(port_).Ask("GET", "/metrics").body;
+    return std::stod(page.substr(page.find(name) + name.size()));
+  };
+  Client client(port_, /*receive_buffer=*/4096);
+  client.Request("POST", kChat, Stream("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->seen().size() == 1; }));
+  constexpr size_t kOutputs = 100, kTokens = 2'000;
+  const RequestOutput output{.id = engine_->seen().back().id,
+                             .tokens = {kTokens, {Tokens("!")[0], {}}}};
+  std::vector<RequestOutput> outputs(kOutputs, output);
+  outputs.back().tokens.push_back({Tokens("?")[0], {}});
+  outputs_.Deliver(std::move(outputs));
+  EXPECT_TRUE(Eventually([&] { return held() > 4e6; }));
+  client.ReadUntil("?");
+  EXPECT_TRUE(Eventually([&] { return held() < 2e6; }));  // its events count until its end
 }
 
 // They need no key, and had a copy each, which counted for nobody.
@@ -146,6 +168,10 @@ TEST_F(HttpServerTest, MetricsThatNobodyReadsCount) {
   }));
   EXPECT_EQ(last.body.find(busy), std::string::npos);
   unread.clear();
+  EXPECT_TRUE(Eventually([&] {
+    return Client(port_).Ask("GET", "/metrics").body.find("\nfathom:request_memory_bytes 0\n") !=
+           std::string::npos;
+  }));
   EXPECT_TRUE(Eventually(
       [&] { return Client(port_).Ask("GET", "/metrics").body.find(busy) != std::string::npos; }));
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
@@ -43,6 +44,12 @@ struct HttpMetrics::Families {
       Counters("fathom:tls_handshakes_failed_total",
                "Clients that sent something, and with whom TLS could not be agreed on.")
           .Add({});
+  prometheus::Gauge& request_memory =
+      prometheus::BuildGauge()
+          .Name("fathom:request_memory_bytes")
+          .Help("What requests and their answers hold of --max-request-memory-bytes.")
+          .Register(registry)
+          .Add({});
   prometheus::Family<prometheus::Counter>& of_key =
       Counters("fathom:key_requests_total", "HTTP requests answered, by key.");
   prometheus::Family<prometheus::Counter>& tokens_of_key =
@@ -77,6 +84,10 @@ void HttpMetrics::OnRefusedConnection(const char* reason) {
 
 void HttpMetrics::OnFailedHandshake() {
   families_->failed_handshakes.Increment();
+}
+
+void HttpMetrics::SetRequestMemory(size_t bytes) {
+  families_->request_memory.Set(static_cast<double>(bytes));
 }
 
 void HttpMetrics::OnKey(const std::string& name, int status, const Usage& usage) {

@@ -19,7 +19,8 @@ class HttpMetrics {
   void OnHttp(std::string_view method, std::string_view handler, int status, double seconds);
   // `reason`: see NameOfRefusal.
   void OnRefusedConnection(const char* reason);
-  void OnFailedHandshake();  // of TLS
+  void OnFailedHandshake();             // of TLS
+  void SetRequestMemory(size_t bytes);  // what requests hold of it now
   void OnKey(const std::string& name, int status, const Usage& usage);
 
   // The exposition text, with what the process takes as it is now.

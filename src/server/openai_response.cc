@@ -124,7 +124,9 @@ void LegacyLogprobs::Add(TokenId id, const TokenLogprobs* logprobs) {
   for (size_t i = 0; i < values.size(); ++i) {
     arrays_[i].append(arrays_[i].empty() ? "" : ",").append(json::serialize(values[i]));
   }
-  offset_ += std::count_if(name.begin(), name.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  // Not of its name: a character may be several tokens.
+  const std::string& bytes = names_.tokenizer.TokenBytes(id);
+  offset_ += std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 void LegacyLogprobs::Take(std::string* text) {

@@ -69,7 +69,7 @@ class LegacyLogprobs {
  private:
   const TokenNames names_;
   std::array<std::string, 4> arrays_;  // without their brackets
-  int64_t offset_ = 0;                 // characters
+  int64_t offset_ = 0;                 // characters of the text
 };
 
 // Adds `delta` to what `*whole` is so far.

@@ -4,9 +4,8 @@
 
 namespace fathom {
 
-std::pair<size_t, size_t> ReasoningMeter::Count(bool before, bool after,
-                                                const std::vector<GeneratedToken>& tokens) {
-  if (!before && !after) return {0, 0};
+std::pair<size_t, size_t> ReasoningMeter::End(const std::vector<GeneratedToken>& tokens) {
+  if (!within_) return {0, 0};
   const auto place = [&tokens](const std::optional<TokenId>& marker) {
     const auto found = std::find_if(tokens.begin(), tokens.end(), [&](const GeneratedToken& token) {
       return marker && token.id == *marker;
@@ -14,8 +13,8 @@ std::pair<size_t, size_t> ReasoningMeter::Count(bool before, bool after,
     return static_cast<size_t>(found - tokens.begin());
   };
   size_t from = 0, to = tokens.size();
-  if (!before && place(think_) < to) from = place(think_);
-  if (!after) to = std::min(to, place(end_think_) + 1);
+  if (!before_ && place(think_) < to) from = place(think_);
+  if (!after_) to = std::min(to, place(end_think_) + 1);
   tokens_ += static_cast<int64_t>(to - from);
   return {from, to};
 }

@@ -17,16 +17,22 @@ class ReasoningMeter {
   explicit ReasoningMeter(const Tokenizer& tokenizer)
       : think_(tokenizer.IdOf("<think>")), end_think_(tokenizer.IdOf("</think>")) {}
 
-  // Counts tokens of the thinking, its markers included, and says which: [first, second). `before`
-  // and `after`: whether the parser was thinking before and after these tokens' text. A piece that
-  // begins or ends the thinking has the marker's token, unless text was held back: then it counts
-  // to the thinking as a whole.
-  std::pair<size_t, size_t> Count(bool before, bool after,
-                                  const std::vector<GeneratedToken>& tokens);
+  // Of the text of some tokens: whether the parser was thinking before it, and behind each part of
+  // it (PartsAtMarkers).
+  void Begin(bool thinks) { before_ = within_ = after_ = thinks; }
+  void Pass(bool thinks) {
+    after_ = thinks;
+    within_ = within_ || thinks;
+  }
+  // Counts those of the thinking, its markers included, and says which: [first, second). A piece
+  // that begins or ends the thinking has the marker's token, unless text was held back: then it
+  // counts to the thinking as a whole.
+  std::pair<size_t, size_t> End(const std::vector<GeneratedToken>& tokens);
   int64_t tokens() const { return tokens_; }
 
  private:
   std::optional<TokenId> think_, end_think_;
+  bool before_ = false, within_ = false, after_ = false;
   int64_t tokens_ = 0;
 };
 
