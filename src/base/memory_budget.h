@@ -129,8 +129,8 @@ class MemoryClaim {
     }
     if (all > most) {
       return failure_ = InvalidArgument(
-                 "This takes more than the {} bytes of memory that one request may have here: ask "
-                 "for fewer tokens, choices or log-probabilities.",
+                 "This takes more than the {} bytes of memory that one request may have here: "
+                 "shorten it, or ask for fewer tokens, choices or log-probabilities.",
                  most);
     }
     if (client_ && !client_->Take(more, of_client)) {

@@ -9,6 +9,13 @@ namespace {
 constexpr size_t kMostBlank = size_t{64} << 10;
 constexpr size_t kBlockBytes = 256;  // roughly, of a block beside its text
 
+bool AreOfOneKind(const ChatDelta& a, const ChatDelta& b) {
+  const bool reasoning = !a.reasoning.empty() || !b.reasoning.empty();
+  const bool content = !a.content.empty() || !b.content.empty();
+  const bool calls = !a.tool_calls.empty() || !b.tool_calls.empty();
+  return reasoning + content + calls <= 1;
+}
+
 }  // namespace
 
 BlockGeneration::BlockGeneration(GenerationSetup setup, const ChatOutputOptions& options,
@@ -29,12 +36,18 @@ void BlockGeneration::Collect(Piece piece) {
 
 // `events`: null if the answer is not streamed.
 void BlockGeneration::Take(Piece piece, std::string* events) {
-  // Part by part: a delta does not say whether a text stands before a call or behind it.
+  // Part by part: a delta does not say whether a text stands before a call or behind it. What is of
+  // one kind is one event all the same.
+  ChatDelta of_one_kind;
   meter_.Begin(parser_.in_reasoning());
   for (const std::string_view part : PartsAtMarkers(piece.text)) {
-    AddDelta(parser_.Push(part), events);
+    ChatDelta delta = parser_.Push(part);
     meter_.Pass(parser_.in_reasoning());
+    if (delta.empty()) continue;
+    if (!AreOfOneKind(of_one_kind, delta)) AddDelta(std::exchange(of_one_kind, {}), events);
+    Append(std::move(delta), &of_one_kind);
   }
+  AddDelta(std::move(of_one_kind), events);
   meter_.End(piece.tokens);
   if (!piece.finish) return;
   AddDelta(parser_.Finish(), events);
@@ -61,6 +74,7 @@ void BlockGeneration::AddText(Kind kind, std::string_view text, std::string* eve
   if (text.empty()) return;
   if (open_ && blocks_.back().kind == kind) return Add(text, events);
   const bool blank = text.find_first_not_of(" \t\n\v\f\r") == std::string::npos;
+  if (std::exchange(blank_kind_, kind) != kind) blank_.clear();
   blank_ += text;
   if (blank && blank_.size() < kMostBlank) return;
   const std::string whole = std::exchange(blank_, {});

@@ -61,7 +61,8 @@ class BlockGeneration : public Generation {
   std::vector<Block> blocks_;
   size_t text_bytes_ = 0;  // of all blocks, roughly
   bool open_ = false;      // the last block goes on
-  std::string blank_;      // whitespace at the beginning of a text, before any other of it
+  Kind blank_kind_ = Kind::kText;
+  std::string blank_;  // whitespace at the beginning of a text, before any other of it
   std::optional<FinishReason> finish_;
   boost::json::value stop_reason_;
 };

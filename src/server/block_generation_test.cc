@@ -133,6 +133,51 @@ TEST_F(BlockGenerationTest, BlocksDoNotDependOnSteps) {
   }
 }
 
+// A marker may be spelled, and one that is a token may be text.
+TEST_F(BlockGenerationTest, ThinkingIsSomeOfTheTokens) {
+  std::vector<TokenId> tokens;
+  for (const char* text :
+       {" ", "<", "t", "h", "i", "n", "k", ">", "</think>", "y", "<think>", "z"}) {
+    const std::vector<TokenId> one = Tokens(text);
+    tokens.insert(tokens.end(), one.begin(), one.end());
+  }
+  for (size_t step = 1; step <= tokens.size(); ++step) {
+    const std::unique_ptr<Generation> blocks = Make(/*messages=*/true, /*stream=*/false, false);
+    GenerationSetup setup = Setup(/*stream=*/false);
+    setup.params.sampling.logprobs = 0;
+    ChatOutputOptions options = Options(/*thinks=*/false);
+    options.include_reasoning = false;
+    ChatGeneration chat(std::move(setup), options);
+    for (Generation* generation : {blocks.get(), static_cast<Generation*>(&chat)}) {
+      Take(*generation, tokens, step);
+      Finish(*generation);
+      EXPECT_GE(generation->usage().reasoning_tokens.value(), 0) << step;
+      EXPECT_LE(generation->usage().reasoning_tokens.value(), static_cast<int64_t>(tokens.size()));
+    }
+    EXPECT_EQ(Parsed(chat.Body().value()).at("choices").at(0).at("message").at("content"),
+              json::value(" y<think>z"));
+  }
+}
+
+// Each part would be an event.
+TEST_F(BlockGenerationTest, WhatIsOfOneKindIsOneEvent) {
+  for (const bool messages : {false, true}) {
+    const std::unique_ptr<Generation> stream = Make(messages, /*stream=*/true, false);
+    const std::string events = Take(*stream, std::vector<TokenId>(1'000, Tokens(">")[0]), 1'000);
+    EXPECT_NE(events.find(std::string(1'000, '>')), std::string::npos);
+    EXPECT_LT(events.size(), 4'000u);
+  }
+}
+
+// Whitespace of the thinking became the text's.
+TEST_F(BlockGenerationTest, BlankThinkingIsNoText) {
+  const std::unique_ptr<Generation> generation = Make(/*messages=*/true, /*stream=*/false);
+  Take(*generation, Tokens("\n\n</think>\nHi"), 1);
+  Finish(*generation);
+  const json::value body = Parsed(generation->Body().value());
+  EXPECT_EQ(body.at("content").at(0).at("text"), json::value("\nHi"));
+}
+
 // They would be kept, and counted for nobody.
 TEST_F(BlockGenerationTest, BlanksAndCallsWithoutTextCount) {
   constexpr size_t kBlanks = 100'000, kCalls = 100;

@@ -140,6 +140,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `generation`: has `kept` bytes of its request; freed before an answer that refuses.
   awaitable<bool> Generate(Exchange& exchange, std::unique_ptr<Generation>& generation,
                            size_t kept);
+  awaitable<std::optional<ApiError>> Submit(Generation& generation, RequestStream& stream,
+                                            size_t asked);
   void SendStreamHead(const Exchange& exchange);
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);

@@ -111,6 +111,20 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
       param, grammars->options().deadline.count() / 1000));
 }
 
+// On a worker where it `asked` for much: each choice has a copy of its prompt.
+asio::awaitable<std::optional<ApiError>> Connection::Submit(Generation& generation,
+                                                            RequestStream& stream, size_t asked) {
+  Status status;
+  const Work submit = [&](const Interrupt& interrupt) {
+    status = interrupt.Check();
+    if (status.ok()) status = stream.Submit(generation.Requests());
+  };
+  const std::optional<ApiError> failure =
+      co_await DoWork(context_.workers.For(asked), asked, submit);
+  if (!failure && !status.ok()) co_return EngineError(status);
+  co_return failure;
+}
+
 asio::awaitable<bool> Connection::Generate(Exchange& exchange,
                                            std::unique_ptr<Generation>& generation, size_t kept) {
   std::optional<RequestStream> stream;
@@ -132,7 +146,8 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   std::optional<ApiError> error;
   // Others' responses, which a store let go for this one, may have been freed on the same thread.
   kept = std::max(kept, generation->repeated_bytes());
-  const Status room = exchange.claim.Grow(kept + generation->BytesAsked());
+  const size_t asked = generation->BytesAsked();
+  const Status room = exchange.claim.Grow(kept + asked);
   if (!room.ok()) {
     error = EngineError(room);
   } else if (generation->asked_grammar()) {
@@ -146,16 +161,13 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
     free_all();
     co_return co_await Refuse(exchange, *error);
   }
-  const Work submit = [&](const Interrupt&) {
-    const Status status = stream->Submit(generation->Requests());
-    if (!status.ok()) error = EngineError(status);
-  };
-  const size_t asked = generation->BytesAsked();  // each choice has a copy of its prompt
-  const std::optional<ApiError> failure =
-      co_await DoWork(context_.workers.ForSteps(asked), asked, submit);
-  if (failure) error = failure;
+  error = co_await Submit(*generation, *stream, asked);
   if (error) {
     co_await client_->StopWatch();
+    if (client_->gone()) {
+      generation->Fail(*error, "abort");
+      co_return Left(exchange);
+    }
     free_all();
     co_return co_await Refuse(exchange, *error);
   }
@@ -271,10 +283,10 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
         if (stopped) return;
       }
     };
-    asio::thread_pool& workers = context_.workers.ForSteps(bytes);
-    // What ends a block repeats its text: any step may.
-    bytes += generation.streams() ? generation.repeated_text() : 0;
-    failure = co_await DoWork(workers, bytes, take);
+    // What ends a block repeats its text: any step may, and the last one does.
+    const size_t repeated = generation.streams() ? generation.repeated_text() : 0;
+    const size_t at_least = bytes + (outputs.back().second.finish ? repeated : 0);
+    failure = co_await DoWork(context_.workers.ForSteps(at_least), bytes + repeated, take);
     if (stopped) {
       failure = EndedBy(aborting_, exchange, context_.options)
                     .value_or(TooLong(context_.options.work_timeout_ms));
@@ -293,7 +305,7 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
       step.events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     };
     const size_t repeated = generation.repeated_bytes() + generation.repeated_text();
-    failure = co_await DoWork(context_.workers.ForSteps(0), repeated, finish);
+    failure = co_await DoWork(context_.workers.ForSteps(repeated), repeated, finish);
     if (failure) {
       generation.Fail(*failure, "error");
       step.events += ErrorEvent(*failure);  // of the stream, which has no other end

@@ -13,8 +13,8 @@ std::pair<size_t, size_t> ReasoningMeter::End(const std::vector<GeneratedToken>&
     return static_cast<size_t>(found - tokens.begin());
   };
   size_t from = 0, to = tokens.size();
-  if (!before_ && place(think_) < to) from = place(think_);
   if (!after_) to = std::min(to, place(end_think_) + 1);
+  if (!before_ && place(think_) < to) from = place(think_);
   tokens_ += static_cast<int64_t>(to - from);
   return {from, to};
 }

@@ -25,8 +25,8 @@ class ReasoningMeter {
     within_ = within_ || thinks;
   }
   // Counts those of the thinking, its markers included, and says which: [first, second). A piece
-  // that begins or ends the thinking has the marker's token, unless text was held back: then it
-  // counts to the thinking as a whole.
+  // that begins or ends the thinking has the marker's token, unless text was held back or the
+  // marker spelled: then it counts to the thinking from its beginning, or to its end.
   std::pair<size_t, size_t> End(const std::vector<GeneratedToken>& tokens);
   int64_t tokens() const { return tokens_; }
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "server/json_syntax.h"
 #include "server/responses_input.h"
 
 namespace fathom {
@@ -18,13 +17,6 @@ json::object Part(bool reasoning, std::string_view text) {
           {"text", text},
           {"annotations", json::array()},
           {"logprobs", json::array()}};
-}
-
-// What a model writes as arguments may be none, and a conversation that goes on takes no other.
-std::string AsJsonObject(const std::string& arguments) {
-  if (arguments.empty()) return "{}";
-  if (IsJsonObject(arguments)) return arguments;
-  return json::serialize(json::object{{"INVALID_JSON", arguments}});
 }
 
 }  // namespace
@@ -153,9 +145,7 @@ std::string ResponsesGeneration::Finished() {
     switch (block.kind) {
       case Kind::kThinking: answer.reasoning += block.text; break;
       case Kind::kText: answer.content += block.text; break;
-      case Kind::kCall:
-        answer.calls.push_back({block.id, block.name, AsJsonObject(block.text)});
-        break;
+      case Kind::kCall: answer.calls.push_back({block.id, block.name, block.text}); break;
     }
   }
   // As text: a conversation may be long, and is not looked at here. It is not empty.

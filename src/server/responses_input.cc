@@ -92,10 +92,6 @@ class InputReader {
   void ReadCall(RequestFields& item) {
     const std::string id = item.RequiredString("call_id"),
                       arguments = item.RequiredString("arguments");
-    if (!arguments.empty() && !IsJsonObject(arguments)) {
-      item.Fail("arguments",
-                fmt::format("{} must be a JSON object, as text", item.Name("arguments")));
-    }
     calls_.insert(id);
     Assistant().calls.push_back({id, item.RequiredString("name"), arguments});
   }
@@ -132,6 +128,13 @@ class InputReader {
   std::optional<AssistantMessage> assistant_;
 };
 
+// What a model writes as arguments may be none, and chats take no other.
+std::string AsJsonObject(const std::string& arguments) {
+  if (arguments.empty()) return "{}";
+  if (IsJsonObject(arguments)) return arguments;
+  return json::serialize(json::object{{"INVALID_JSON", arguments}});
+}
+
 }  // namespace
 
 void ReadInput(RequestFields& fields, json::object& body, json::array* messages) {
@@ -162,7 +165,8 @@ json::object ToChat(const AssistantMessage& message, json::storage_ptr storage) 
   json::array calls(storage);
   calls.reserve(message.calls.size());
   for (const AssistantMessage::Call& call : message.calls) {
-    json::object function({{"name", call.name}, {"arguments", call.arguments}}, storage);
+    json::object function({{"name", call.name}, {"arguments", AsJsonObject(call.arguments)}},
+                          storage);
     calls.push_back(json::object(
         {{"id", call.id}, {"type", "function"}, {"function", std::move(function)}}, storage));
   }
