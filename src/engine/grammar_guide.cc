@@ -5,7 +5,6 @@
 
 #include "base/token_mask.h"
 #include "cpu/cpu_count.h"
-#include "grammar/grammar_pace.h"
 
 namespace fathom {
 namespace {
@@ -60,7 +59,7 @@ Status GrammarGuide::AppendMask() {
 Status GrammarGuide::Take(TokenId token) {
   const int64_t begin_ns = ThreadNs();
   TRY(Follow(token));
-  return CheckPace(begin_ns, 1);
+  return CheckPace(begin_ns, 1, &spare_ns_);
 }
 
 Status GrammarGuide::Follow(TokenId token) {
@@ -80,7 +79,7 @@ Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {
   if (drafts.empty() || masks_.empty()) return {};
   const int64_t begin_ns = ThreadNs();
   TRY(FollowDrafts(drafts));
-  return CheckPace(begin_ns, static_cast<int64_t>(drafts.size()));
+  return CheckPace(begin_ns, static_cast<int64_t>(drafts.size()), &spare_ns_);
 }
 
 Status GrammarGuide::FollowDrafts(std::span<const TokenId> drafts) {

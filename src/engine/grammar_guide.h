@@ -13,6 +13,7 @@
 #include "engine/executor.h"
 #include "engine/messages.h"
 #include "grammar/grammar.h"
+#include "grammar/grammar_pace.h"
 
 namespace fathom {
 
@@ -45,6 +46,7 @@ class GrammarGuide {
   std::optional<TokenId> begins_after_;     // it has not begun
   std::vector<uint32_t> before_it_begins_;  // the mask
   std::vector<uint32_t> masks_;
+  int64_t spare_ns_ = kSparePaceNs;
 };
 
 // What a request's row brought, to be taken by its guide.
