@@ -5,7 +5,8 @@ that is chosen at run time, builds the copy once, and runs for each fault the te
     tests/mutants/run.py --check        only whether each fault still has its one place in the sources
 
 Ends with status 1, and names them, if faults went unnoticed. On two cores that others used as well
-the build took 8 minutes, and the tests of all faults a minute and a half."""
+the build took 8 minutes, with most objects in the compiler's cache 3, and the tests of 266 faults 26
+minutes with --jobs 1."""
 
 import argparse
 import concurrent.futures
