@@ -102,11 +102,30 @@ class MemoryClaim {
   void RaiseLimit(size_t bytes) {
     limit_ = std::max(limit_, std::min(limit_ + bytes, budget_.of_client_));
   }
+  // kInvalidArgument if a request could never have `all`, in several claims perhaps.
+  Status CouldHave(size_t all) const {
+    const size_t most = Most(all);
+    if (all <= most) return {};
+    return InvalidArgument(
+        "This takes more than the {} bytes of memory that one request may have here: shorten it, "
+        "or ask for fewer tokens, choices or log-probabilities.",
+        most);
+  }
   const Status& failure() const { return failure_; }  // of Grow, the last one
+  // With what was last asked for beyond what counted already, whether it was given or not.
+  size_t asked() const { return asked_; }
   size_t held() const { return held_; }
   size_t peak() const { return peak_; }
 
  private:
+  static bool IsSmall(size_t all) { return all <= MemoryBudget::kSmallBytes; }
+  size_t OfClient(size_t all) const {
+    return IsSmall(all) ? std::numeric_limits<size_t>::max() : budget_.of_client_;
+  }
+  size_t Most(size_t all) const {
+    return std::min(client_ ? OfClient(all) : budget_.limit_,
+                    IsSmall(all) ? budget_.limit_ : budget_.limit_ - budget_.limit_ / 4);
+  }
   bool limits() const { return limit_ < std::numeric_limits<size_t>::max(); }
   Status Add(size_t bytes) {
     if (held_ + bytes > counted_) TRY(Count(held_ + bytes));
@@ -116,28 +135,20 @@ class MemoryClaim {
   }
   // REQUIRES: all > counted_.
   Status Count(size_t all) {
+    asked_ = all;
     const size_t more = all - counted_;
-    const bool small = all <= MemoryBudget::kSmallBytes;
-    const size_t of_client = small ? std::numeric_limits<size_t>::max() : budget_.of_client_;
-    const size_t most = std::min(client_ ? of_client : budget_.limit_,
-                                 small ? budget_.limit_ : budget_.limit_ - budget_.limit_ / 4);
-    if (limits() && all > most) {  // what is read of a request: waiting would not help
+    if (limits() && all > Most(all)) {  // what is read of a request: waiting would not help
       return failure_ = ResourceExhausted(
                  "The request takes more than the {} bytes of memory that this server has for one: "
                  "shorten it.",
-                 most);
+                 Most(all));
     }
-    if (all > most) {
-      return failure_ = InvalidArgument(
-                 "This takes more than the {} bytes of memory that one request may have here: "
-                 "shorten it, or ask for fewer tokens, choices or log-probabilities.",
-                 most);
-    }
-    if (client_ && !client_->Take(more, of_client)) {
+    if (const Status could = CouldHave(all); !could.ok()) return failure_ = could;
+    if (client_ && !client_->Take(more, OfClient(all))) {
       return failure_ = Unavailable(
                  "Too many large requests of one client at once: try again when some have ended.");
     }
-    if (!budget_.Take(more, small)) {
+    if (!budget_.Take(more, IsSmall(all))) {
       if (client_) client_->used_ -= more;
       return failure_ = Unavailable("Too many large requests at once: try again in a moment.");
     }
@@ -150,6 +161,7 @@ class MemoryClaim {
   size_t limit_ = std::numeric_limits<size_t>::max();
   size_t held_ = 0, beside_ = 0;   // in all, and of that beside the limit
   size_t counted_ = 0, peak_ = 0;  // the most since Reset, and ever
+  size_t asked_ = 0;
   Status failure_;
 };
 

@@ -54,6 +54,13 @@ Status Hold(MemoryClaim& claim, const Generation& generation, size_t kept, size_
   return {};
 }
 
+// Why there was no room for a generation and for what waits for it: others' requests, or, where it
+// would be the same without them, its own size.
+ApiError NoRoom(const Status& room, const MemoryClaim& claim, const RequestStream& stream) {
+  const Status could = claim.CouldHave(claim.asked() + stream.asked());
+  return EngineError(could.ok() ? room : could);
+}
+
 }  // namespace
 
 // Until it is compiled, the deadline, or nobody waits for it any more.
@@ -270,7 +277,7 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
     room = Hold(exchange.claim, generation, kept, client_->unsent() + bytes);
   }
   if (!room.ok()) {
-    generation.Fail(EngineError(room), "abort");
+    generation.Fail(NoRoom(room, exchange.claim, stream), "abort");
     outputs.clear();
   }
   if (!outputs.empty()) {
@@ -295,7 +302,7 @@ asio::awaitable<Connection::Step> Connection::TakeStep(Exchange& exchange, Gener
   }
   room = Hold(exchange.claim, generation, kept, client_->unsent() + step.events.size());
   if (!room.ok()) {
-    generation.Fail(EngineError(room), "abort");
+    generation.Fail(NoRoom(room, exchange.claim, stream), "abort");
     step.events = {};
   }
   const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);

@@ -83,6 +83,17 @@ TEST_F(HttpServerTest, AnswersThatAreCollectedCountAgainstTheMemoryOfRequests) {
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi")).status, 200);  // what it held was given back
 }
 
+// Here most of what there is no room for waits to be collected: that is the request's own, too.
+TEST_F(HttpServerTest, WhatWaitsForARequestIsNoOthersRequest) {
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{34} << 20}, 0us,
+        /*capacity=*/128);
+  const Response refused = Client(port_).Ask(
+      "POST", kChat,
+      R"({"messages": [{"role": "user", "content": "forever"}], "n": 128, "max_tokens": 4000, )"
+      R"("logprobs": true, "top_logprobs": 20})");
+  EXPECT_EQ(refused.status, 400);
+}
+
 TEST_F(HttpServerTest, ARequestEndsWithItsTime) {
   Serve({.request_timeout_ms = 300});
   Client client(port_);

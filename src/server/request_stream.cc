@@ -130,4 +130,9 @@ size_t RequestStream::peak() const {
   return inbox_->claim == nullptr ? 0 : inbox_->claim->peak();
 }
 
+size_t RequestStream::asked() const {
+  std::lock_guard lock(inbox_->mutex);
+  return inbox_->claim == nullptr ? 0 : inbox_->claim->asked();
+}
+
 }  // namespace fathom

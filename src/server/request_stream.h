@@ -66,8 +66,9 @@ class RequestStream {
   std::optional<std::pair<size_t, RequestOutput>> Next();
   // Why outputs are missing: there was no room for them.
   Status failure() const;
-  // The most that waited and was claimed.
+  // The most that waited and was claimed, and what was last to be.
   size_t peak() const;
+  size_t asked() const;
 
  private:
   void Forget(size_t index);
