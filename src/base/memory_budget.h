@@ -93,7 +93,7 @@ class MemoryClaim {
   void Reset() {
     budget_.used_ -= counted_;
     if (client_) client_->used_ -= counted_;
-    held_ = counted_ = beside_ = 0;
+    held_ = counted_ = beside_ = asked_ = 0;
     limit_ = std::numeric_limits<size_t>::max();
   }
   // From now on: what is held already counts.

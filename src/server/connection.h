@@ -29,25 +29,26 @@ namespace fathom {
 
 // Threads that parse, render, tokenise and write, so that no I/O thread does. Long requests have
 // their own, and do not keep short ones waiting; the system has these give way to all other
-// threads. Large steps of streams have their own, which wait for nobody's request or whole answer;
-// so have whole answers, with the steps that are as large, and the one that writes metrics, and
-// these give way.
+// threads. Steps that answer a request, or hand it to the engine, have their own, which wait for
+// nobody's request or whole answer; large steps, whole answers and metrics have theirs, and these
+// give way.
 class Workers {
  public:
   Workers() {
     Lower(long_, kThreads, kLongNice, "read long requests");
+    Lower(large_steps_, kThreads, kNice, "write large parts of streams");
     Lower(answers_, kThreads, kNice, "write large answers");
     Lower(metrics_, 1, kNice, "write metrics");
   }
   boost::asio::thread_pool& ForMetrics() { return metrics_; }
   boost::asio::thread_pool& ForSteps(size_t bytes) {
-    return bytes > kLargeStepBytes ? answers_ : steps_;
+    return bytes > kLargeStepBytes ? large_steps_ : steps_;
   }
   boost::asio::thread_pool& ForAnswers() { return answers_; }
   boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
   // Waits for the work that has begun; what has not is dropped.
   void Stop() {
-    const auto pools = {&short_, &long_, &steps_, &answers_, &metrics_};
+    const auto pools = {&short_, &long_, &steps_, &large_steps_, &answers_, &metrics_};
     for (boost::asio::thread_pool* pool : pools) pool->stop();
     for (boost::asio::thread_pool* pool : pools) pool->join();
   }
@@ -68,8 +69,8 @@ class Workers {
   static constexpr int kThreads = 2;    // of each
   static constexpr int kLongNice = 19;  // the least that there is: other threads hardly wait
   static constexpr int kNice = 10;      // who asks on and on has a tenth of a core that is busy
-  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, steps_{kThreads}, answers_{kThreads},
-      metrics_{1};
+  boost::asio::thread_pool short_{kThreads}, long_{kThreads}, steps_{kThreads},
+      large_steps_{kThreads}, answers_{kThreads}, metrics_{1};
 };
 
 // What all connections of a server share.
@@ -140,8 +141,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `generation`: has `kept` bytes of its request; freed before an answer that refuses.
   awaitable<bool> Generate(Exchange& exchange, std::unique_ptr<Generation>& generation,
                            size_t kept);
-  awaitable<std::optional<ApiError>> Submit(Generation& generation, RequestStream& stream,
-                                            size_t asked);
+  awaitable<std::optional<ApiError>> Submit(const Exchange& exchange, Generation& generation,
+                                            RequestStream& stream, size_t asked);
   void SendStreamHead(const Exchange& exchange);
   awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);

@@ -119,7 +119,8 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
 }
 
 // On a worker where it `asked` for much: each choice has a copy of its prompt.
-asio::awaitable<std::optional<ApiError>> Connection::Submit(Generation& generation,
+asio::awaitable<std::optional<ApiError>> Connection::Submit(const Exchange& exchange,
+                                                            Generation& generation,
                                                             RequestStream& stream, size_t asked) {
   Status status;
   const Work submit = [&](const Interrupt& interrupt) {
@@ -127,9 +128,9 @@ asio::awaitable<std::optional<ApiError>> Connection::Submit(Generation& generati
     if (status.ok()) status = stream.Submit(generation.Requests());
   };
   const std::optional<ApiError> failure =
-      co_await DoWork(context_.workers.For(asked), asked, submit);
-  if (!failure && !status.ok()) co_return EngineError(status);
-  co_return failure;
+      co_await DoWork(context_.workers.ForSteps(asked), asked, submit);
+  if (failure || status.ok()) co_return failure;
+  co_return EndedBy(aborting_, exchange, context_.options).value_or(EngineError(status));
 }
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange,
@@ -160,21 +161,12 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   } else if (generation->asked_grammar()) {
     error = co_await AwaitGrammar(exchange, *generation);
   }
+  if (!error) error = co_await Submit(exchange, *generation, *stream, asked);
   if (error) {
     generation->Fail(*error, client_->gone() ? "abort" : "error");
     co_await client_->Flushed();  // or the end of the watch would break the probe off
     co_await client_->StopWatch();
     if (client_->gone()) co_return Left(exchange);
-    free_all();
-    co_return co_await Refuse(exchange, *error);
-  }
-  error = co_await Submit(*generation, *stream, asked);
-  if (error) {
-    co_await client_->StopWatch();
-    if (client_->gone()) {
-      generation->Fail(*error, "abort");
-      co_return Left(exchange);
-    }
     free_all();
     co_return co_await Refuse(exchange, *error);
   }

@@ -178,6 +178,33 @@ TEST_F(LargeAnswersTest, DoNotHoldUpOthersSteps) {
   EXPECT_LT(2 * waited, now() - began);
 }
 
+// Nor does a large step wait for whole answers.
+TEST_F(LargeAnswersTest, DoNotHoldUpOthersLargeSteps) {
+  Serve({.max_request_memory_bytes = size_t{4} << 30,
+         .max_client_memory_bytes = size_t{1} << 30,
+         .work_timeout_ms = 60'000,
+         .io_threads = 1});
+  Client first(port_), second(port_), other(port_, 0, /*from=*/2);
+  const auto ask = [&](Client& client, const std::string& body) {
+    const size_t before = engine_->seen().size();
+    client.Request("POST", kChat, body);
+    EXPECT_TRUE(Eventually([&] { return engine_->seen().size() > before; }));
+    return engine_->seen().back();
+  };
+  const GenerateRequest streams = ask(other, streamed_);
+  const auto now = std::chrono::steady_clock::now;
+  const auto began = now();
+  for (Client* client : {&first, &second}) Deliver(ask(*client, of_chat_), 60'000);
+  auto answers = std::async(std::launch::async, [&] {
+    for (Client* client : {&first, &second}) EXPECT_EQ(client->Read().status, 200);
+  });
+  Deliver(streams, 3'000);
+  EXPECT_NE(other.Read().body.find("[DONE]"), std::string::npos);
+  const auto waited = now() - began;
+  answers.wait();
+  EXPECT_LT(2 * waited, now() - began);
+}
+
 // The engine takes a request of each choice, with its prompt, and not on an I/O thread.
 TEST_F(LargeAnswersTest, ManyChoicesAreAskedForByWorkers) {
   scripter_ = [](const GenerateRequest& request) {

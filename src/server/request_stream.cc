@@ -109,7 +109,8 @@ std::optional<std::pair<size_t, RequestOutput>> RequestStream::Next() {
   {
     std::lock_guard lock(inbox_->mutex);
     if (inbox_->outputs.empty()) {
-      if (inbox_->claim != nullptr && inbox_->claim->held() > 0) inbox_->claim->Reset();
+      const bool holds = inbox_->claim != nullptr && inbox_->claim->held() > 0;
+      if (holds && inbox_->failure.ok()) inbox_->claim->Reset();
       return std::nullopt;
     }
     next = std::move(inbox_->outputs.front());

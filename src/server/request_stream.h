@@ -66,7 +66,7 @@ class RequestStream {
   std::optional<std::pair<size_t, RequestOutput>> Next();
   // Why outputs are missing: there was no room for them.
   Status failure() const;
-  // The most that waited and was claimed, and what was last to be.
+  // The most that waited and was claimed, and what was to be when there was no room.
   size_t peak() const;
   size_t asked() const;
 
