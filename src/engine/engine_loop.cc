@@ -109,7 +109,8 @@ void EngineLoop::DrainInbox() {
     if (request.grammar) {
       Result<GrammarGuide> guide = GrammarGuide::Start(request, options_.vocab_size);
       guided = guide.status();
-      if (guide.ok()) live.guide = std::move(guide).value();
+      live.grammar = request.grammar;
+      if (guide.ok()) live.guide = std::make_shared<GrammarGuide>(std::move(guide).value());
     }
     arrivals_.push_back(request.id);
     RequestParams& params = request;
@@ -214,7 +215,7 @@ void EngineLoop::FollowGrammars(const std::vector<StepRow>& rows, std::vector<Ro
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto live = live_.find(rows[i].request);
     if (live == live_.end() || !live->second.guide || results[i].tokens.empty()) continue;
-    guided.push_back({&*live->second.guide, &results[i]});
+    guided.push_back({live->second.guide, live->second.grammar, &results[i]});
   }
   grammar_workers_.Follow(guided);
 }

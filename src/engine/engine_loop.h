@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "engine/grammar_guide.h"
+#include "engine/grammar_workers.h"
 #include "engine/messages.h"
 #include "engine/request_inbox.h"
 #include "scheduler/scheduler.h"
@@ -53,7 +55,8 @@ class EngineLoop {
     bool answered = false;              // its first token is out
     // Until then:
     std::vector<TokenLogprobs> prompt_logprobs;
-    std::optional<GrammarGuide> guide;  // of a request with a grammar
+    std::shared_ptr<const Grammar> grammar;  // if it has one
+    std::shared_ptr<GrammarGuide> guide;
   };
 
   // The rows of all groups.

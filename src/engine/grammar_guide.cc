@@ -4,31 +4,8 @@
 #include <utility>
 
 #include "base/token_mask.h"
-#include "cpu/cpu_count.h"
 
 namespace fathom {
-namespace {
-
-// A quarter of the cores: the others are the ops' and the server's.
-int WorkerCount() {
-  return std::clamp(UsableCpus() / 4, 1, 8);
-}
-
-void FollowRow(const GuidedRow& row) {
-  std::vector<GeneratedToken>& tokens = row.result->tokens;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Status status = row.guide->Take(tokens[i].id);
-    if (status.ok()) continue;
-    tokens.resize(i);
-    row.result->status = std::move(status);
-    return;
-  }
-  if (Status status = row.guide->Foresee(row.result->proposed); !status.ok()) {
-    row.result->status = std::move(status);
-  }
-}
-
-}  // namespace
 
 GrammarGuide::GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
                            int32_t vocab_size)
@@ -57,12 +34,6 @@ Status GrammarGuide::AppendMask() {
 }
 
 Status GrammarGuide::Take(TokenId token) {
-  const int64_t begin_ns = ThreadNs();
-  TRY(Follow(token));
-  return CheckPace(begin_ns, 1, &spare_ns_);
-}
-
-Status GrammarGuide::Follow(TokenId token) {
   masks_.clear();
   if (begins_after_) {
     if (token == *begins_after_) begins_after_.reset();
@@ -77,12 +48,6 @@ Status GrammarGuide::Follow(TokenId token) {
 
 Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {
   if (drafts.empty() || masks_.empty()) return {};
-  const int64_t begin_ns = ThreadNs();
-  TRY(FollowDrafts(drafts));
-  return CheckPace(begin_ns, static_cast<int64_t>(drafts.size()), &spare_ns_);
-}
-
-Status GrammarGuide::FollowDrafts(std::span<const TokenId> drafts) {
   const std::optional<TokenId> begins_after = begins_after_;
   int32_t accepted = 0;
   for (const TokenId draft : drafts) {
@@ -97,17 +62,6 @@ Status GrammarGuide::FollowDrafts(std::span<const TokenId> drafts) {
   }
   begins_after_ = begins_after;
   return accepted == 0 ? Status() : state_->Rollback(accepted);
-}
-
-void GrammarWorkers::Follow(const std::vector<GuidedRow>& rows) {
-  if (rows.empty()) return;
-  if (rows.size() == 1) return FollowRow(rows[0]);
-  if (!pool_) pool_ = std::make_unique<ThreadPool>(WorkerCount());
-  pool_->ParallelFor(static_cast<int64_t>(rows.size()), /*grain=*/1,
-                     [&](int64_t begin, int64_t end, int) {
-                       for (int64_t i = begin; i < end; ++i)
-                         FollowRow(rows[static_cast<size_t>(i)]);
-                     });
 }
 
 }  // namespace fathom

@@ -9,11 +9,8 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "cpu/thread_pool.h"
-#include "engine/executor.h"
 #include "engine/messages.h"
 #include "grammar/grammar.h"
-#include "grammar/grammar_pace.h"
 
 namespace fathom {
 
@@ -22,8 +19,7 @@ class GrammarGuide {
   // REQUIRES: the request has a grammar.
   static Result<GrammarGuide> Start(const GenerateRequest& request, int32_t vocab_size);
 
-  // The answer's next token. An error ends the request: nothing is asked of this any more. One that
-  // took too long is an error: no other request may wait for a grammar that is slow on purpose.
+  // The answer's next token. An error ends the request: nothing is asked of this any more.
   Status Take(TokenId token);
 
   // Makes the masks of what may follow each of these, which are guesses at the next tokens, up to
@@ -37,8 +33,6 @@ class GrammarGuide {
  private:
   GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
                int32_t vocab_size);
-  Status Follow(TokenId token);
-  Status FollowDrafts(std::span<const TokenId> drafts);
   // The mask of the state as it is, behind the others.
   Status AppendMask();
 
@@ -46,23 +40,6 @@ class GrammarGuide {
   std::optional<TokenId> begins_after_;     // it has not begun
   std::vector<uint32_t> before_it_begins_;  // the mask
   std::vector<uint32_t> masks_;
-  int64_t spare_ns_ = kSparePaceNs;
-};
-
-// What a request's row brought, to be taken by its guide.
-struct GuidedRow {
-  GrammarGuide* guide = nullptr;
-  RowResult* result = nullptr;  // cut before a token that fails, with its error
-};
-
-// Has guides take what their rows brought, several at a time. Which thread makes which mask changes
-// no bit of it.
-class GrammarWorkers {
- public:
-  void Follow(const std::vector<GuidedRow>& rows);
-
- private:
-  std::unique_ptr<ThreadPool> pool_;  // made when two rows come together
 };
 
 }  // namespace fathom

@@ -1,6 +1,5 @@
 #include "grammar/grammar_pace.h"
 
-#include <algorithm>
 #include <bit>
 #include <ctime>
 #include <memory>
@@ -15,7 +14,7 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kMostMs = 20;
+constexpr int64_t kMostMs = 20, kOtherRowsMs = 5, kMsNs = 1'000'000;
 constexpr int kTriedTokens = 32;
 constexpr int64_t kTriedMs = 100;  // others wait for the thread that tries
 
@@ -44,26 +43,29 @@ int64_t ThreadNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-Status CheckPace(int64_t begin_ns, int64_t tokens, int64_t* spare_ns) {
-  const int64_t most_ns = tokens * kMostMs * 1'000'000;
-  *spare_ns -= std::max(ThreadNs() - begin_ns - most_ns, int64_t{0});
-  if (*spare_ns >= 0) return {};
-  return InvalidArgument("the grammar takes more than {} ms for a token: simplify it", kMostMs);
+int64_t PaceNs(int64_t longest, int64_t others) {
+  return (kMostMs * longest + kOtherRowsMs * others) * kMsNs;
+}
+
+Status TooSlow() {
+  return InvalidArgument(
+      "the grammar takes more than {} ms for a token, or {} for one of many answers: simplify it, "
+      "or ask for fewer at a time",
+      kMostMs, kOtherRowsMs);
 }
 
 namespace {
 
 Status TryOnce(const Grammar& grammar, int32_t vocab) {
-  int64_t spare_ns = 0;
   Rng rng(/*seed=*/0);
   std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocab)));
-  const int64_t end_ns = ThreadNs() + kTriedMs * 1'000'000;
+  const int64_t end_ns = ThreadNs() + kTriedMs * kMsNs;
   int64_t begin_ns = ThreadNs();
   const std::unique_ptr<GrammarState> state = TRY(grammar.Start());
   if (!state->FillMask(words).ok()) {
     return InvalidArgument("no token of the vocabulary can begin an answer");
   }
-  TRY(CheckPace(begin_ns, 1, &spare_ns));
+  if (ThreadNs() - begin_ns > kMostMs * kMsNs) return TooSlow();
   for (int i = 0; i < kTriedTokens && begin_ns < end_ns; ++i) {
     const std::optional<TokenId> token = Draw(words, rng);
     if (!token) return {};
@@ -72,7 +74,7 @@ Status TryOnce(const Grammar& grammar, int32_t vocab) {
     const Result<bool> taken = state->Accept(*token);
     const bool goes_on =
         taken.ok() && *taken && !state->terminated() && state->FillMask(words).ok();
-    TRY(CheckPace(begin_ns, 1, &spare_ns));
+    if (ThreadNs() - begin_ns > kMostMs * kMsNs) return TooSlow();
     if (!goes_on) return {};
   }
   return {};

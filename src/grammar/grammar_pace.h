@@ -11,15 +11,17 @@ namespace fathom {
 // This thread's own work so far, whatever others take of its core.
 int64_t ThreadNs();
 
-// What all tokens of an answer may take beyond their own time: a thread's time has in it what a
-// machine that is shared takes for others, now and then.
+// What a step's tokens of one request may take: 20 ms for each of its longest row, some hundred
+// times what one takes in forms that clients send (docs/structured-output.md), and 5 ms for each of
+// the other rows that one thread has.
+int64_t PaceNs(int64_t longest, int64_t others);
+
+// What all tokens of a request may take beyond that: a thread's time has in it what a machine that
+// is shared takes for others, now and then.
 inline constexpr int64_t kSparePaceNs = 100'000'000;
 
-// Of so many tokens, which have been at work since ThreadNs() was `begin_ns`. What they took beyond
-// 20 ms for each, some hundred times what one takes in forms that clients send
-// (docs/structured-output.md), is taken off `*spare_ns`. kInvalidArgument once that is below zero:
-// other requests wait.
-Status CheckPace(int64_t begin_ns, int64_t tokens, int64_t* spare_ns);
+// kInvalidArgument, of a grammar that takes longer: other requests wait.
+Status TooSlow();
 
 // The first tokens of an answer, drawn from what masks allow, for 0.1 s. kInvalidArgument for a
 // grammar that nothing can begin, or that is too slow at one of them, twice: no engine is held up

@@ -66,13 +66,6 @@ class Counting final : public Grammar {
   const bool once_;
 };
 
-TEST(GrammarPace, AnAnswerMayBeSlowOnceAndNotAllTheTime) {
-  int64_t spare_ns = kSparePaceNs;
-  EXPECT_TRUE(CheckPace(ThreadNs() - 110 * kMs, 1, &spare_ns).ok());
-  EXPECT_TRUE(CheckPace(ThreadNs() - 15 * kMs, 1, &spare_ns).ok());
-  EXPECT_FALSE(CheckPace(ThreadNs() - 40 * kMs, 1, &spare_ns).ok());
-}
-
 TEST(GrammarPace, IsTriedBeforeAnAnswer) {
   const Counting quick(0), slow(8), late(40);
   EXPECT_TRUE(TryPace(quick, kVocab).ok());

@@ -272,12 +272,15 @@ TEST_F(GenerationPromptsTest, WhatLongTokensTakeCounts) {
     setup.params.skip_special_tokens = false;
     setup.params.sampling.logprobs = top;
     ChatGeneration generation(std::move(setup), {});
+    const size_t none = generation.size();
     GeneratedToken token{longest, {}};
     if (top > 0) token.logprobs.emplace(-12.345678f).top.assign(20, {longest, -12.345678f});
     generation.OnOutput(0, {.tokens = std::vector(500, token), .finish = FinishReason::kLength},
                         nullptr);
     const size_t counted = generation.size(), bytes = generation.Body().value().size();
     EXPECT_GE(counted, bytes - 500) << top;  // but for what all answers have
+    const size_t text = 500 * tokenizer.TokenBytes(longest).size();
+    EXPECT_GT(counted - none, text + 500 * 16) << top;  // and the tokens
     EXPECT_LT(counted, 3 * bytes) << top;
   }
 }
