@@ -208,5 +208,14 @@ TEST_F(BlockGenerationTest, ArgumentsThatAreNoObjectAreStoredAsOne) {
   }
 }
 
+// They were no JSON for /v1/messages where they were deeper than a parser goes by itself.
+TEST_F(BlockGenerationTest, DeepArgumentsAreAnObject) {
+  const std::string deep = R"({"a":)" + std::string(50, '[') + std::string(50, ']') + "}";
+  const std::unique_ptr<Generation> generation = Make(/*messages=*/true, false, false);
+  Take(*generation, Tokens("<｜tool▁calls▁begin｜>" + Call(deep)), 1);
+  Finish(*generation);
+  EXPECT_NE(generation->Body().value().find(R"("input":)" + deep), std::string::npos);
+}
+
 }  // namespace
 }  // namespace fathom

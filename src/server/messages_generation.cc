@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/json_body.h"
 #include "server/messages_request.h"
 
 namespace fathom {
@@ -20,7 +21,8 @@ std::string TypedEvent(std::string_view type, json::object fields) {
 // What a model writes as arguments may be no JSON, above all if it was cut off.
 json::object InputOf(const std::string& arguments) {
   boost::system::error_code error;
-  json::value parsed = json::parse(arguments.empty() ? "{}" : arguments, error);
+  json::value parsed =
+      json::parse(arguments.empty() ? "{}" : arguments, error, {}, {.max_depth = kMaxJsonDepth});
   if (!error && parsed.is_object()) return std::move(parsed.get_object());
   return {{"INVALID_JSON", arguments}};
 }
