@@ -107,10 +107,7 @@ void EngineLoop::DrainInbox() {
     Live& live = live_.emplace(request.id, Live{.arrived_ns = request.arrived_ns}).first->second;
     Status guided;
     if (request.grammar) {
-      Result<GrammarGuide> guide = GrammarGuide::Start(request, options_.vocab_size);
-      guided = guide.status();
-      live.grammar = request.grammar;
-      if (guide.ok()) live.guide = std::make_shared<GrammarGuide>(std::move(guide).value());
+      guided = StartGuide(request, live);
     }
     arrivals_.push_back(request.id);
     RequestParams& params = request;
@@ -121,6 +118,14 @@ void EngineLoop::DrainInbox() {
   const Status why = status();
   for (RequestId id : news.cancels) EndNow(id, why);
   while (news.stopped && !live_.empty()) EndNow(live_.begin()->first, why);
+}
+
+Status EngineLoop::StartGuide(const GenerateRequest& request, Live& live) {
+  TRY(grammar_workers_.HasRoom());
+  live.grammar = request.grammar;
+  live.guide =
+      std::make_shared<GrammarGuide>(TRY(GrammarGuide::Start(request, options_.vocab_size)));
+  return {};
 }
 
 void EngineLoop::EndNow(RequestId id, const Status& why) {

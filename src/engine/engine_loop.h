@@ -72,6 +72,7 @@ class EngineLoop {
   };
 
   void DrainInbox();
+  Status StartGuide(const GenerateRequest& request, Live& live);
   // Ends it now. `why`: OK if it was cancelled.
   void EndNow(RequestId id, const Status& why);
   void EndThoseThatWaitTooLong();

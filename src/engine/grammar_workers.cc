@@ -9,6 +9,8 @@
 #include <ctime>
 #include <deque>
 #include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery(10);  // at threads that are late
 constexpr int kLeftNice = 19;                        // the least that there is
+constexpr int kMostLeft = 8;                         // beside those of requests that run
 
 // A quarter of the cores: the others are the ops' and the server's.
 int WorkerCount() {
@@ -79,6 +82,7 @@ struct GrammarWorkers::Shared {
   // Guarded by mutex:
   std::deque<std::shared_ptr<Work>> waiting;
   bool stopped = false;
+  int left = 0;  // threads that are at work although nobody waits for them
 };
 
 GrammarWorkers::~GrammarWorkers() {
@@ -99,7 +103,10 @@ void GrammarWorkers::Run(const std::shared_ptr<Shared>& shared) {
     lock.unlock();
     work->Follow();
     lock.lock();
-    if (work->state == Work::kLeft) return;  // another thread has this one's place
+    if (work->state == Work::kLeft) {  // another thread has this one's place
+      --shared->left;
+      return;
+    }
     work->took_ns = work->Took();
     work->state = Work::kDone;
     shared->done.notify_one();
@@ -115,6 +122,13 @@ void GrammarWorkers::Follow(const std::vector<GuidedRow>& rows) {
   const Works works = Divide(rows);
   Await(works);
   for (const std::shared_ptr<Work>& work : works) HandBack(*work);
+}
+
+Status GrammarWorkers::HasRoom() const {
+  if (!shared_) return {};
+  std::lock_guard lock(shared_->mutex);
+  if (shared_->left < kMostLeft) return {};
+  return Unavailable("Other requests' grammars keep the server busy: try again later.");
 }
 
 GrammarWorkers::Works GrammarWorkers::Divide(const std::vector<GuidedRow>& rows) {
@@ -156,9 +170,14 @@ void GrammarWorkers::Await(const Works& works) {
         if (late->state != Work::kRuns) continue;
         late->took_ns = late->Took();
         if (late->took_ns <= late->most_ns + late->spare_ns) continue;
+        try {
+          std::thread(Run, shared_).detach();
+        } catch (const std::system_error&) {
+          continue;  // the system has no thread for its place: it is waited for
+        }
         late->state = Work::kLeft;
+        ++shared_->left;
         LowerThread(late->thread, kLeftNice, "make masks that nobody waits for");
-        std::thread(Run, shared_).detach();
       }
     }
   }

@@ -32,6 +32,8 @@ class GrammarWorkers {
   ~GrammarWorkers();  // does not wait for those that were left
 
   void Follow(const std::vector<GuidedRow>& rows);
+  // kUnavailable while so many threads were left that no request with a grammar should begin.
+  Status HasRoom() const;
 
  private:
   struct Work;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,8 @@
 
 namespace fathom {
 namespace {
+
+using namespace std::chrono_literals;  // NOLINT: of tests only
 
 constexpr int32_t kVocab = 64;
 constexpr int64_t kMsNs = 1'000'000;
@@ -97,7 +100,16 @@ TEST_F(GrammarWorkersTest, NobodyWaitsForOneThatDoesNotEnd) {
   }
   Add(endless, {0});
   EXPECT_EQ(Follow(), (std::vector{false})) << "the time of its request is spent";
+  EXPECT_TRUE(workers_.HasRoom().ok());
+  while (workers_.HasRoom().ok()) {
+    Add(std::make_shared<Costly>(*endless), {kForEver});
+    EXPECT_EQ(Follow(), (std::vector{false}));
+  }
+  Add(good, {0});
+  EXPECT_EQ(Follow(), (std::vector{true})) << "who has begun goes on";
   *endless->released = true;
+  for (int i = 0; i < 1'000 && !workers_.HasRoom().ok(); ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(workers_.HasRoom().ok());
 }
 
 TEST_F(GrammarWorkersTest, ARequestMayBeSlowOnceAndNotAllTheTime) {
