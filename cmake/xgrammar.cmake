@@ -89,6 +89,8 @@ xgrammar_step(fsm "int sibling = siblings[group_begin].peer;")
 xgrammar_step(fsm "union_find_set.Add(no_successor_end_states[i]);")
 xgrammar_step(fsm "if (precursors.find(partition_state) != precursors.end()) {")
 xgrammar_step(fsm "const auto& edges = fsm_->GetEdges(state);")
+# What may follow in an answer are states of a parser, for one token sometimes millions.
+xgrammar_step(earley_parser "tmp_process_state_queue_.pop();")
 # Of each byte of an answer it keeps the states that may go on from there, of a counted repetition 128,
 # 10 KB, to take tokens back. Nobody takes back more than the last 32 (xgrammar_adapter.cc), and what
 # rules that have begun need is elsewhere; so those of earlier bytes are let go.
@@ -111,7 +113,7 @@ xgrammar_mend(grammar_matcher "  return FinishAccept(consumed_past_deadline);"
     forget_at_ = rows + std::max(64, rows / 256);
   }
   return FinishAccept(consumed_past_deadline);]=])
-foreach(name grammar_compiler grammar_builder grammar_functor grammar_matcher fsm json_schema_converter)
+foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher fsm json_schema_converter)
   configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc.mended"
                  "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc" COPYONLY)
 endforeach()

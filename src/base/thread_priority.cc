@@ -29,11 +29,7 @@ struct SchedulingAttributes {
 static constexpr uint64_t kKeepPolicy = 8;  // SCHED_FLAG_KEEP_POLICY
 
 void LowerThisThread(int steps, std::string_view which) {
-  LowerThread(gettid(), steps, which);
-}
-
-void LowerThread(pid_t number, int steps, std::string_view which) {
-  const auto thread = static_cast<id_t>(number);  // on Linux, of it alone
+  const auto thread = static_cast<id_t>(gettid());  // on Linux, of this thread alone
   const int niceness = std::min(getpriority(PRIO_PROCESS, thread) + steps, 19);
   if (setpriority(PRIO_PROCESS, thread, niceness) != 0) {
     LOG_WARNING("the system keeps threads that {} at full priority: {}", which, strerror(errno));

@@ -1,8 +1,6 @@
 // How much of a core a thread gets where others want it too.
 #pragma once
 
-#include <sys/types.h>
-
 #include <string_view>
 
 namespace fathom {
@@ -11,7 +9,5 @@ namespace fathom {
 // beside them, and it holds them up for little at a time. `which`: what such threads do, for a
 // warning if the system does not allow it.
 void LowerThisThread(int steps, std::string_view which);
-// The same of another, by its number (gettid).
-void LowerThread(pid_t thread, int steps, std::string_view which);
 
 }  // namespace fathom

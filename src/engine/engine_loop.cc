@@ -107,7 +107,9 @@ void EngineLoop::DrainInbox() {
     Live& live = live_.emplace(request.id, Live{.arrived_ns = request.arrived_ns}).first->second;
     Status guided;
     if (request.grammar) {
-      guided = StartGuide(request, live);
+      Result<GrammarGuide> guide = GrammarGuide::Start(request, options_.vocab_size);
+      guided = guide.status();
+      if (guide.ok()) live.guide = std::move(guide).value();
     }
     arrivals_.push_back(request.id);
     RequestParams& params = request;
@@ -118,14 +120,6 @@ void EngineLoop::DrainInbox() {
   const Status why = status();
   for (RequestId id : news.cancels) EndNow(id, why);
   while (news.stopped && !live_.empty()) EndNow(live_.begin()->first, why);
-}
-
-Status EngineLoop::StartGuide(const GenerateRequest& request, Live& live) {
-  TRY(grammar_workers_.HasRoom());
-  live.grammar = request.grammar;
-  live.guide =
-      std::make_shared<GrammarGuide>(TRY(GrammarGuide::Start(request, options_.vocab_size)));
-  return {};
 }
 
 void EngineLoop::EndNow(RequestId id, const Status& why) {
@@ -220,7 +214,7 @@ void EngineLoop::FollowGrammars(const std::vector<StepRow>& rows, std::vector<Ro
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto live = live_.find(rows[i].request);
     if (live == live_.end() || !live->second.guide || results[i].tokens.empty()) continue;
-    guided.push_back({live->second.guide, live->second.grammar, &results[i]});
+    guided.push_back({&*live->second.guide, &results[i]});
   }
   grammar_workers_.Follow(guided);
 }

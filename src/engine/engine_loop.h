@@ -4,7 +4,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -55,8 +54,7 @@ class EngineLoop {
     bool answered = false;              // its first token is out
     // Until then:
     std::vector<TokenLogprobs> prompt_logprobs;
-    std::shared_ptr<const Grammar> grammar;  // if it has one
-    std::shared_ptr<GrammarGuide> guide;
+    std::optional<GrammarGuide> guide;  // of a request with a grammar
   };
 
   // The rows of all groups.
@@ -72,7 +70,6 @@ class EngineLoop {
   };
 
   void DrainInbox();
-  Status StartGuide(const GenerateRequest& request, Live& live);
   // Ends it now. `why`: OK if it was cancelled.
   void EndNow(RequestId id, const Status& why);
   void EndThoseThatWaitTooLong();

@@ -26,6 +26,9 @@ class GrammarGuide {
   // the first that is forbidden: nothing that follows that one will stand. Errors as Take().
   Status Foresee(std::span<const TokenId> drafts);
 
+  // Of all choices of a request the same one.
+  const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
+
   // What may come next (base/token_mask.h), and behind each draft that was foreseen. Before the
   // grammar begins that is all but the end.
   const std::vector<uint32_t>& masks() const { return masks_; }
@@ -36,6 +39,7 @@ class GrammarGuide {
   // The mask of the state as it is, behind the others.
   Status AppendMask();
 
+  std::shared_ptr<const Grammar> grammar_;
   std::unique_ptr<GrammarState> state_;
   std::optional<TokenId> begins_after_;     // it has not begun
   std::vector<uint32_t> before_it_begins_;  // the mask

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/thread_pool.h"
 #include "engine/executor.h"
 #include "engine/grammar_guide.h"
 #include "grammar/grammar.h"
@@ -14,40 +15,26 @@ namespace fathom {
 
 // What a request's row brought, to be taken by its guide.
 struct GuidedRow {
-  std::shared_ptr<GrammarGuide> guide;
-  std::shared_ptr<const Grammar> grammar;  // of all choices of a request the same one
-  RowResult* result = nullptr;             // cut before a token that fails, with its error
+  GrammarGuide* guide = nullptr;
+  RowResult* result = nullptr;  // cut before a token that fails, with its error
 };
 
-// Has guides take what their rows brought, those of several requests at a time. Which thread makes
-// which mask changes no bit of it.
-//
-// A mask may take seconds, and nothing stops who makes it. So no step waits for longer than what a
-// thread has of a request's rows may take together (PaceNs): then they fail, and the thread is left
-// to itself, gives way to all others, and ends when it has done. THREAD: the engine's.
+// Has guides take what their rows brought, several at a time. Which thread makes which mask changes
+// no bit of it. Rows of a request that take longer than PaceNs() and what it has to spare fail, and
+// all rows of a step have no more to spare than one request. THREAD: the engine's.
 class GrammarWorkers {
  public:
-  GrammarWorkers() = default;
-  GrammarWorkers(const GrammarWorkers&) = delete;
-  ~GrammarWorkers();  // does not wait for those that were left
-
   void Follow(const std::vector<GuidedRow>& rows);
-  // kUnavailable while so many threads were left that no request with a grammar should begin.
-  Status HasRoom() const;
 
  private:
   struct Work;
-  struct Shared;
-  using Works = std::vector<std::shared_ptr<Work>>;
 
-  static void Run(const std::shared_ptr<Shared>& shared);
-  Works Divide(const std::vector<GuidedRow>& rows);
-  void Await(const Works& works);
-  void HandBack(const Work& work);
+  std::vector<Work> Divide(const std::vector<GuidedRow>& rows) const;
+  void Account(const Work& work);
   int64_t SpareOf(const std::shared_ptr<const Grammar>& grammar) const;
 
-  std::shared_ptr<Shared> shared_;  // made with the threads, when there are rows
-  // What requests that were slow once have left.
+  std::unique_ptr<ThreadPool> pool_;  // made when it has more than one thing to do
+  // What requests that were slow have left.
   std::map<std::weak_ptr<const Grammar>, int64_t, std::owner_less<>> spare_ns_;
 };
 

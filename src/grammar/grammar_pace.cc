@@ -18,6 +18,8 @@ constexpr int64_t kMostMs = 20, kOtherRowsMs = 5, kMsNs = 1'000'000;
 constexpr int kTriedTokens = 32;
 constexpr int64_t kTriedMs = 100;  // others wait for the thread that tries
 
+thread_local std::optional<int64_t> pace_end_ns;
+
 std::optional<TokenId> Draw(std::span<const uint32_t> words, Rng& rng) {
   uint32_t allowed = 0;
   for (const uint32_t word : words) allowed += static_cast<uint32_t>(std::popcount(word));
@@ -47,6 +49,19 @@ int64_t PaceNs(int64_t longest, int64_t others) {
   return (kMostMs * longest + kOtherRowsMs * others) * kMsNs;
 }
 
+PaceLimit::PaceLimit(int64_t ns) {
+  CHECK(!pace_end_ns, "a limit within another");
+  pace_end_ns = ThreadNs() + ns;
+}
+
+PaceLimit::~PaceLimit() {
+  pace_end_ns.reset();
+}
+
+Status PaceLimit::Check() {
+  return pace_end_ns && ThreadNs() > *pace_end_ns ? TooSlow() : Status();
+}
+
 Status TooSlow() {
   return InvalidArgument(
       "the grammar takes more than {} ms for a token, or {} for one of many answers: simplify it, "
@@ -56,26 +71,34 @@ Status TooSlow() {
 
 namespace {
 
+// How `work`, with a state, ended; TooSlow() if it took longer than a token may.
+template <typename Work>
+Status InTime(const Work& work) {
+  const int64_t begin_ns = ThreadNs();
+  const PaceLimit limit(PaceNs(1, 0));
+  Status status = work();
+  return ThreadNs() - begin_ns > PaceNs(1, 0) ? TooSlow() : status;
+}
+
 Status TryOnce(const Grammar& grammar, int32_t vocab) {
   Rng rng(/*seed=*/0);
   std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocab)));
   const int64_t end_ns = ThreadNs() + kTriedMs * kMsNs;
-  int64_t begin_ns = ThreadNs();
   const std::unique_ptr<GrammarState> state = TRY(grammar.Start());
-  if (!state->FillMask(words).ok()) {
+  TRY(InTime([&]() -> Status {
+    if (state->FillMask(words).ok()) return {};
     return InvalidArgument("no token of the vocabulary can begin an answer");
-  }
-  if (ThreadNs() - begin_ns > kMostMs * kMsNs) return TooSlow();
-  for (int i = 0; i < kTriedTokens && begin_ns < end_ns; ++i) {
+  }));
+  bool goes_on = true;
+  for (int i = 0; i < kTriedTokens && goes_on && ThreadNs() < end_ns; ++i) {
     const std::optional<TokenId> token = Draw(words, rng);
     if (!token) return {};
-    begin_ns = ThreadNs();
-    // What fails otherwise may come in no answer, and ends the one that it comes in.
-    const Result<bool> taken = state->Accept(*token);
-    const bool goes_on =
-        taken.ok() && *taken && !state->terminated() && state->FillMask(words).ok();
-    if (ThreadNs() - begin_ns > kMostMs * kMsNs) return TooSlow();
-    if (!goes_on) return {};
+    TRY(InTime([&]() -> Status {
+      // What fails otherwise may come in no answer, and ends the one that it comes in.
+      const Result<bool> taken = state->Accept(*token);
+      goes_on = taken.ok() && *taken && !state->terminated() && state->FillMask(words).ok();
+      return {};
+    }));
   }
   return {};
 }

@@ -23,6 +23,17 @@ inline constexpr int64_t kSparePaceNs = 100'000'000;
 // kInvalidArgument, of a grammar that takes longer: other requests wait.
 Status TooSlow();
 
+// While this lives, grammars' states fail with TooSlow() soon after this thread has been at work
+// for so long.
+class PaceLimit {
+ public:
+  explicit PaceLimit(int64_t ns);
+  ~PaceLimit();
+  PaceLimit(const PaceLimit&) = delete;
+
+  static Status Check();  // of this thread's
+};
+
 // The first tokens of an answer, drawn from what masks allow, for 0.1 s. kInvalidArgument for a
 // grammar that nothing can begin, or that is too slow at one of them, twice: no engine is held up
 // to find that out. `vocab`: as in FillMask.

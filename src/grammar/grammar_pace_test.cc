@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "grammar/xgrammar_adapter.h"
 
@@ -100,6 +101,37 @@ TEST(GrammarPace, OfRulesThatMayAllBeNothingIsRefused) {
   ASSERT_FALSE(slow.ok());
   EXPECT_NE(slow.status().message().find("more than 20 ms for a token"), std::string::npos)
       << slow.status().message();
+}
+
+// A mask of it is seconds of work, behind a beginning that takes none.
+TEST(GrammarPace, EndsWithinAMask) {
+  GrammarVocabulary vocabulary{.tokens = {"<eos>"}, .eos = {TokenId{0}}, .size = 0};
+  for (char a = ' '; a < 127; ++a) {
+    vocabulary.tokens.emplace_back(1, a);
+    for (char b = ' '; b < 127; ++b) vocabulary.tokens.push_back({a, b});
+  }
+  vocabulary.size = static_cast<int32_t>(vocabulary.tokens.size());
+  const auto token = [&](const char* text) {
+    const auto found = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), text);
+    return TokenId{static_cast<int32_t>(found - vocabulary.tokens.begin())};
+  };
+  const auto grammar = MakeXgrammarCompile(vocabulary)(
+      {.kind = GrammarKind::kRegex, .text = "q{99}q{50}(((.{0,9}){0,9}){0,9}){0,8}"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  const std::unique_ptr<GrammarState> state = (*grammar)->Start().value();
+  std::vector<uint32_t> words(MaskWords(vocabulary.size));
+  for (int i = 0; i < 149; ++i) ASSERT_TRUE(state->Accept(token("q")).value());
+  Status status;
+  int64_t took_ns = 0;
+  for (int i = 0; i < 20 && status.ok(); ++i) {
+    const int64_t begin_ns = ThreadNs();
+    const PaceLimit limit(20 * kMs);
+    ASSERT_TRUE(state->Accept(token("a")).value());
+    status = state->FillMask(words);
+    took_ns = ThreadNs() - begin_ns;
+  }
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+  EXPECT_LT(took_ns, 60 * kMs);
 }
 
 }  // namespace

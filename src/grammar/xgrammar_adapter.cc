@@ -54,9 +54,9 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
 }
 
 void CheckTime() {
-  if (fathom::Status status = fathom::CompileLimit::Check(); !status.ok()) {
-    throw GivenUp{std::move(status)};
-  }
+  fathom::Status status = fathom::CompileLimit::Check();
+  if (status.ok()) status = fathom::PaceLimit::Check();
+  if (!status.ok()) throw GivenUp{std::move(status)};
 }
 
 // One of many such, of which it takes thousands for a millisecond.
@@ -100,6 +100,8 @@ class XgrammarState final : public GrammarState {
       const bool taken = matcher_.AcceptToken(Raw(token));
       if (taken) ends_.push_back(utf8_->Last(token));
       return taken;
+    } catch (const GivenUp& given_up) {
+      return given_up.why;
     } catch (const std::exception& error) {
       return Internal("the grammar failed at token {}: {}", Raw(token), error.what());
     }
@@ -117,6 +119,8 @@ class XgrammarState final : public GrammarState {
                      .byte_offset = 0};
     try {
       if (!matcher_.FillNextTokenBitmask(&mask)) std::fill(words.begin(), words.end(), ~0U);
+    } catch (const GivenUp& given_up) {
+      return given_up.why;
     } catch (const std::exception& error) {
       return Internal("the grammar failed: {}", error.what());
     }
@@ -138,6 +142,8 @@ class XgrammarState final : public GrammarState {
       matcher_.Rollback(tokens);
       ends_.resize(ends_.size() - static_cast<size_t>(tokens));
       return {};
+    } catch (const GivenUp& given_up) {
+      return given_up.why;
     } catch (const std::exception& error) {
       return Internal("the grammar failed on its way back: {}", error.what());
     }
