@@ -18,7 +18,8 @@ int WorkerCount() {
 void FollowRow(const GuidedRow& row) {
   std::vector<GeneratedToken>& tokens = row.result->tokens;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    Status status = row.guide->Take(tokens[i].id);
+    Status status = PaceLimit::Check();
+    if (status.ok()) status = row.guide->Take(tokens[i].id);
     if (status.ok()) continue;
     tokens.resize(i);
     row.result->status = std::move(status);
