@@ -47,7 +47,8 @@ void GrammarWorkers::Follow(const std::vector<GuidedRow>& rows) {
   const auto follow = [&](Work& work) {
     const int64_t begin_ns = ThreadNs();
     {
-      const PaceLimit limit(work.most_ns + std::min(SpareOf(work.grammar), spare_ns.load()));
+      const int64_t of_step = std::max(spare_ns.load(), int64_t{0});
+      const PaceLimit limit(work.most_ns + std::min(SpareOf(work.grammar), of_step));
       for (const GuidedRow& row : work.rows) FollowRow(row);
     }
     work.took_ns = ThreadNs() - begin_ns;
