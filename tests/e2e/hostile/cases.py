@@ -403,6 +403,11 @@ def hostile_grammars(attack):
     attack.crowd(6, work)
 
 
+def grammars_that_are_slow_late(attack):
+    body = SHORT | {"n": 4, "max_tokens": 300, "guided_regex": "q{99}q{50}(((.{0,9}){0,9}){0,9}){0,8}"}
+    attack.crowd(2, lambda _: attack.ask(body, (400,), path=COMPLETIONS))
+
+
 def long_answers_under_grammars(attack):
     body = SHORT | {"n": 2, "temperature": 1, "max_tokens": 3000, "stream": True, "guided_regex": "[a-z ]{5000,9000}"}
     attack.crowd(1, lambda _: attack.ask(body, SERVED, path=COMPLETIONS))
@@ -428,5 +433,5 @@ CASES = [
     resets, pipelines, pipelines_that_nobody_reads, questions_about_the_server, metrics_for_hundreds,
     names_that_cannot_be_printed, streams_that_are_left, requests_that_are_left, ends_that_are_half, streams_that_nobody_reads,
     answers_that_nobody_reads, large_answers, texts_of_many_tokens, more_than_the_queue_holds, too_many_choices,
-    hostile_grammars, long_answers_under_grammars, damaged_schemas, long_prompts,
+    hostile_grammars, grammars_that_are_slow_late, long_answers_under_grammars, damaged_schemas, long_prompts,
 ]  # fmt: skip
