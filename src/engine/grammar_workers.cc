@@ -12,7 +12,8 @@ namespace {
 
 // A quarter of the cores: the others are the ops' and the server's.
 int WorkerCount() {
-  return std::clamp(UsableCpus() / 4, 1, 8);
+  static const int count = std::clamp(UsableCpus() / 4, 1, 8);
+  return count;
 }
 
 void FollowRow(const GuidedRow& row) {
