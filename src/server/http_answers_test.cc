@@ -70,14 +70,14 @@ class LargeAnswersTest : public HttpServerTest {
     Deliver(engine_->seen().back(), tokens);
     return client.Read();
   }
-  void Deliver(const GenerateRequest& request, size_t tokens) {
+  void Deliver(const GenerateRequest& request, size_t tokens, bool ends = true) {
     TokenLogprobs logprobs{.logprob = -0.5f};
     for (int32_t id = 0; id < request.sampling.logprobs; ++id) {
       logprobs.top.emplace_back(TokenId(id), -1.25f);
     }
     const GeneratedToken token{Tokens("!")[0], logprobs};
     outputs_.Deliver({{.id = request.id, .tokens = std::vector<GeneratedToken>(tokens, token)}});
-    outputs_.Deliver({{.id = request.id, .finish = FinishReason::kLength}});
+    if (ends) outputs_.Deliver({{.id = request.id, .finish = FinishReason::kLength}});
   }
   // One client waits for the answer; another leaves when an eighth of that time is over.
   void EndWithTheirClient(const std::string& asked) {
@@ -198,7 +198,7 @@ TEST_F(LargeAnswersTest, DoNotHoldUpOthersLargeSteps) {
   auto answers = std::async(std::launch::async, [&] {
     for (Client* client : {&first, &second}) EXPECT_EQ(client->Read().status, 200);
   });
-  Deliver(streams, 3'000);
+  for (int i = 0; i < 8; ++i) Deliver(streams, 700, /*ends=*/i == 7);  // one behind the other
   EXPECT_NE(other.Read().body.find("[DONE]"), std::string::npos);
   const auto waited = now() - began;
   answers.wait();

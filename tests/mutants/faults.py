@@ -253,7 +253,8 @@ FAULTS = [
     ("src/engine/grammar_workers.cc", "spare_ns -= work.beyond_ns();", ";", "engine_test GrammarWorkersTest*", S),
     ("src/engine/grammar_workers.cc", "left_ns >= 0", "true", "engine_test GrammarWorkersTest*"),
     ("src/engine/grammar_workers.cc", "spare_ns_[work.grammar] = left_ns;", ";", "engine_test GrammarWorkersTest*", S),
-    ("src/engine/grammar_workers.cc", "all - longest", "all", "engine_test GrammarWorkersTest*"),
+    ("src/engine/grammar_workers.cc", "static_cast<int64_t>(longest)", "static_cast<int64_t>(all)",
+     "engine_test GrammarWorkersTest*"),
     # Who is next at the compilers of grammars, who pays for one, and what is kept of it.
     (GC, "last == jobs_.rend() ? 0 : (*last)->turn", "0", COMPILER),
     (GC, "turn_ = job->turn;", ";", COMPILER, S),
