@@ -57,6 +57,9 @@ function(xgrammar_mend name from to)
     list(APPEND sources "${own}")
   endif()
   file(READ "${source}" code)
+  if(NOT code MATCHES "grammar/grammar_steps.h")
+    string(PREPEND code "#include \"grammar/grammar_steps.h\"\n")
+  endif()
   string(REPLACE "${from}" "${to}" mended "${code}")
   if(mended STREQUAL code)
     message(FATAL_ERROR "xgrammar ${XGRAMMAR_VERSION} has no ${from} in ${name}.cc")
@@ -64,33 +67,45 @@ function(xgrammar_mend name from to)
   file(WRITE "${own}.mended" "${mended}")
   set(sources "${sources}" PARENT_SCOPE)
 endfunction()
-# A statement of which it does many for a grammar: CheckStep asks CheckTime once in a while.
-macro(xgrammar_step name statement)
-  xgrammar_mend(${name} "${statement}" "extern void CheckStep(); CheckStep(); ${statement}")
+# A statement of which it does many for a grammar, and how many steps each is.
+macro(xgrammar_steps name steps statement)
+  xgrammar_mend(${name} "${statement}" "fathom::CountSteps(${steps}); ${statement}")
 endmacro()
 # In strings of counted length it takes control characters as they stand, but for line ends; JSON has
 # none of them.
 xgrammar_mend(json_schema_converter [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
               [=[{'"', '"'}, {'\\', '\\'}, {0, 0x1f}}, true)]=])
-# It makes masks for as long as that takes: before each it asks CheckTime, which may throw.
+# It makes masks for as long as that takes; before each somebody looks.
 xgrammar_mend(grammar_compiler [=[  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
-]=] [=[  extern void CheckTime();
-  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
-    CheckTime();
+]=] [=[  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
+    fathom::LookAtSteps();
 ]=])
 # Before that it makes rules of a grammar and automata of the rules, and these smaller.
-xgrammar_step(grammar_builder "grammar_->grammar_expr_indptr_.push_back(")
-xgrammar_step(grammar_builder "grammar_->rules_.push_back(")
-xgrammar_step(grammar_functor "auto rule_id = visit_queue_.front();")
-xgrammar_step(fsm "edges_.emplace_back();")
-xgrammar_step(fsm "edges_[from].push_back({min, max, to});")
-xgrammar_step(fsm "int current = queue.front();")
-xgrammar_step(fsm "int sibling = siblings[group_begin].peer;")
-xgrammar_step(fsm "union_find_set.Add(no_successor_end_states[i]);")
-xgrammar_step(fsm "if (precursors.find(partition_state) != precursors.end()) {")
-xgrammar_step(fsm "const auto& edges = fsm_->GetEdges(state);")
+xgrammar_steps(grammar_builder 1 "grammar_->grammar_expr_indptr_.push_back(")
+xgrammar_steps(grammar_builder 1 "grammar_->rules_.push_back(")
+xgrammar_steps(grammar_functor 1 "auto rule_id = visit_queue_.front();")
+xgrammar_steps(fsm 1 "edges_.emplace_back();")
+xgrammar_steps(fsm 1 "edges_[from].push_back({min, max, to});")
+xgrammar_steps(fsm 1 "int current = queue.front();")
+xgrammar_steps(fsm 1 "int sibling = siblings[group_begin].peer;")
+xgrammar_steps(fsm 1 "union_find_set.Add(no_successor_end_states[i]);")
+xgrammar_steps(fsm 1 "if (precursors.find(partition_state) != precursors.end()) {")
+xgrammar_steps(fsm 1 "const auto& edges = fsm_->GetEdges(state);")
 # What may follow in an answer are states of a parser, for one token sometimes millions.
-xgrammar_step(earley_parser "tmp_process_state_queue_.pop();")
+xgrammar_steps(earley_parser 8 "tmp_process_state_queue_.pop();")
+xgrammar_steps(earley_parser 1 "if (ref_id != state.rule_id) {")
+xgrammar_steps(earley_parser 1 "return StateEqualForParsing()(s.second, state_)")
+xgrammar_steps(earley_parser 2 "Scan(state, ch);")
+xgrammar_steps(earley_parser 1 "if ((!edge.IsCharRange()) || ch < edge.min")
+xgrammar_steps(grammar_matcher 1 "const auto cur_token_idx = *token_it++;")
+xgrammar_steps(grammar_matcher "64 + tokenizer_info_.GetVocabSize() / 256" "latest_states_with_masks.push_back(")
+# What it knows of automata's states it keeps for each rule by the state's number among those of all
+# rules: 7 MB an answer where a schema has 200 branches. A state is one rule's alone, so that one
+# table does for all; those that an inlined function looks into stay empty.
+xgrammar_mend(earley_parser "fsm_state_flags_cache_(grammar->NumRules())"
+              "fsm_state_flags_cache_(grammar->NumRules() + 1)")
+xgrammar_mend(earley_parser "auto& flags_cache = fsm_state_flags_cache_[rule_id];"
+              "auto& flags_cache = fsm_state_flags_cache_.back();")
 # Of each byte of an answer it keeps the states that may go on from there, of a counted repetition 128,
 # 10 KB, to take tokens back. Nobody takes back more than the last 32 (xgrammar_adapter.cc), and what
 # rules that have begun need is elsewhere; so those of earlier bytes are let go.
@@ -123,5 +138,6 @@ target_compile_options(xgrammar PRIVATE -w)
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
                            XGRAMMAR_LOG_CUSTOMIZE=1)
 target_include_directories(xgrammar SYSTEM PUBLIC "${XGRAMMAR_SOURCE}/include" "${XGRAMMAR_SOURCE}/3rdparty/dlpack/include"
-                           PRIVATE "${XGRAMMAR_SOURCE}/3rdparty/picojson" "${XGRAMMAR_SOURCE}/cpp")
+                           PRIVATE "${XGRAMMAR_SOURCE}/3rdparty/picojson" "${XGRAMMAR_SOURCE}/cpp"
+                           "${CMAKE_SOURCE_DIR}/src")
 target_link_libraries(xgrammar PUBLIC Threads::Threads)

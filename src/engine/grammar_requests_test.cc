@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
-#include <ctime>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,6 +16,8 @@
 #include "engine/engine.h"
 #include "engine/grammar_guide.h"
 #include "engine/model_executor.h"
+#include "grammar/grammar_pace.h"
+#include "grammar/grammar_steps.h"
 #include "model/model.h"
 
 namespace fathom {
@@ -31,21 +32,15 @@ TokenId Word(int32_t i, int32_t which) {
 
 enum class Fault { kNone, kNoStart, kNoMask, kForbids, kSlow };
 
-// Takes 150 ms of this thread's time.
-void Work() {
-  timespec now{};
-  const auto read = [&] { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now); };
-  read();
-  const int64_t end_ms = now.tv_sec * 1000 + now.tv_nsec / 1'000'000 + 150;
-  while (now.tv_sec * 1000 + now.tv_nsec / 1'000'000 < end_ms) read();
-}
-
 class WordsState final : public GrammarState {
  public:
   explicit WordsState(Fault fault) : fault_(fault) {}
   Result<bool> Accept(TokenId token) override {
     if (fault_ == Fault::kForbids && at_ == 2) return false;
-    if (fault_ == Fault::kSlow && at_ == 1) Work();
+    if (fault_ == Fault::kSlow && at_ == 1) {
+      steps_to_look -= 1'000'000'000;
+      TRY(PaceLimit::Check());
+    }
     if (at_ == kWords) return terminated_ = token == kEnd;
     if (token != Word(at_, 0) && token != Word(at_, 1)) return false;
     return ++at_, true;

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "cpu/thread_pool.h"
 #include "engine/executor.h"
 #include "engine/grammar_guide.h"
-#include "grammar/grammar.h"
 
 namespace fathom {
 
@@ -20,22 +18,21 @@ struct GuidedRow {
 };
 
 // Has guides take what their rows brought, several at a time. Which thread makes which mask changes
-// no bit of it. Rows of a request that take longer than PaceNs() and what it has to spare fail, and
-// all rows of a step have no more to spare than one request. THREAD: the engine's.
+// no bit of it. A row may take MostSteps() for each of its tokens; once all of a step together have
+// taken four times that of each thread, those that follow may take an eighth. With one row of a
+// request all of them fail. THREAD: the engine's.
 class GrammarWorkers {
  public:
+  // `vocab_size`: as GrammarGuide::Start()'s.
+  explicit GrammarWorkers(int32_t vocab_size);
+
   void Follow(const std::vector<GuidedRow>& rows);
 
  private:
-  struct Work;
+  class Step;
 
-  std::vector<Work> Divide(const std::vector<GuidedRow>& rows) const;
-  void Account(const Work& work);
-  int64_t SpareOf(const std::shared_ptr<const Grammar>& grammar) const;
-
+  const int64_t most_steps_;
   std::unique_ptr<ThreadPool> pool_;  // made when it has more than one thing to do
-  // What requests that were slow have left.
-  std::map<std::weak_ptr<const Grammar>, int64_t, std::owner_less<>> spare_ns_;
 };
 
 }  // namespace fathom

@@ -3,29 +3,37 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "grammar/grammar_pace.h"
+#include "grammar/grammar_steps.h"
 
 namespace fathom {
 namespace {
 
-constexpr int32_t kVocab = 64;
-constexpr int64_t kMsNs = 1'000'000;
+constexpr int32_t kVocab = 256;
 
-// A token costs a thread as many milliseconds as it says; one all that there is.
-constexpr int32_t kForEver = 63;
+// A token takes as many hundredths of what it may as it says; one all that there is.
+constexpr int32_t kForEver = 200;
 
 class Costly final : public Grammar {
  public:
   class State final : public GrammarState {
    public:
+    explicit State(const Costly& of) : of_(of) {}
     Result<bool> Accept(TokenId token) override {
-      while (Raw(token) == kForEver) TRY(PaceLimit::Check());
-      for (const int64_t end = ThreadNs() + Raw(token) * kMsNs; ThreadNs() < end;) {
+      ++of_.tokens_taken;
+      for (int64_t steps = 0; steps < Raw(token) * MostSteps(kVocab) / 100; steps += 1000) {
+        steps_to_look -= 1000;
+        TRY(PaceLimit::Check());
+      }
+      while (Raw(token) == kForEver) {
+        steps_to_look -= 1000;
+        TRY(PaceLimit::Check());
       }
       return true;
     }
@@ -35,86 +43,92 @@ class Costly final : public Grammar {
     }
     bool terminated() const override { return false; }
     Status Rollback(int32_t) override { return {}; }
+
+   private:
+    const Costly& of_;
   };
   Result<std::unique_ptr<GrammarState>> Start() const override {
-    return std::unique_ptr<GrammarState>(std::make_unique<State>());
+    return std::unique_ptr<GrammarState>(std::make_unique<State>(*this));
   }
   size_t bytes() const override { return 1; }
+
+  mutable std::atomic<int> tokens_taken = 0;
 };
 
 class GrammarWorkersTest : public testing::Test {
  protected:
-  // Rows of one token each, that costs so many milliseconds.
+  // A row that brings tokens of such costs.
   void Add(const std::shared_ptr<const Grammar>& grammar, std::vector<int32_t> costs) {
     GenerateRequest request;
     request.grammar = grammar;
-    for (const int32_t cost : costs) {
-      results_.push_back(std::make_unique<RowResult>());
-      results_.back()->tokens = {{TokenId{cost}, {}}};
-      guides_.push_back(
-          std::make_unique<GrammarGuide>(GrammarGuide::Start(request, kVocab).value()));
-      rows_.push_back({guides_.back().get(), results_.back().get()});
-    }
+    RowResult& result = *results_.emplace_back(std::make_unique<RowResult>());
+    for (const int32_t cost : costs) result.tokens.push_back({TokenId{cost}, {}});
+    guides_.push_back(std::make_unique<GrammarGuide>(GrammarGuide::Start(request, kVocab).value()));
+    rows_.push_back({guides_.back().get(), &result});
   }
-  // Of all rows, whether they stand.
-  std::vector<bool> Follow() {
+  // How rows ended.
+  std::vector<StatusCode> Follow() {
     workers_.Follow(rows_);
-    std::vector<bool> stand;
+    std::vector<StatusCode> codes;
+    tokens_.clear();
     for (const auto& result : results_) {
-      stand.push_back(result->status.ok());
-      const StatusCode code = stand.back() ? StatusCode::kOk : StatusCode::kInvalidArgument;
-      EXPECT_EQ(result->status.code(), code);
+      codes.push_back(result->status.code());
+      tokens_.push_back(result->tokens.size());
     }
     rows_.clear();
     results_.clear();
     guides_.clear();
-    return stand;
+    return codes;
   }
 
-  GrammarWorkers workers_;
+  static constexpr StatusCode kOk = StatusCode::kOk, kTooSlow = StatusCode::kInvalidArgument;
+  GrammarWorkers workers_{kVocab};
   std::vector<GuidedRow> rows_;
   std::vector<std::unique_ptr<RowResult>> results_;
   std::vector<std::unique_ptr<GrammarGuide>> guides_;
+  std::vector<size_t> tokens_;  // that rows have kept
 };
 
-// One mask took seconds, for which all others waited.
-TEST_F(GrammarWorkersTest, NobodyWaitsForOneThatDoesNotEnd) {
+TEST_F(GrammarWorkersTest, ATokenMayTakeSoMuch) {
+  for (int i = 0; i < 3; ++i) {
+    const auto of = [] { return std::make_shared<Costly>(); };
+    Add(of(), {99});
+    Add(of(), {101});
+    Add(of(), {150, 20});
+    Add(of(), {1, kForEver, 1});
+    EXPECT_EQ(Follow(), (std::vector{kOk, kTooSlow, kOk, kTooSlow}))
+        << "whatever the time it takes";
+    EXPECT_EQ(tokens_, (std::vector<size_t>{1, 0, 2, 1})) << "those that came before stand";
+  }
+}
+
+// An answer's own error ends its request, so that nobody waits for the others' masks.
+TEST_F(GrammarWorkersTest, AnswersOfARequestFailTogether) {
   const auto endless = std::make_shared<Costly>(), good = std::make_shared<Costly>();
-  Add(endless, {kForEver, 0, 0});
-  Add(good, {0, 1});
-  EXPECT_EQ(Follow()[0], false);
   Add(endless, {0});
   Add(good, {0});
-  EXPECT_EQ(Follow(), (std::vector{false, true})) << "the time of its request is spent";
-  for (int i = 0; i < 6; ++i) Add(std::make_shared<Costly>(), {kForEver});
-  const int64_t begin_ns = ThreadNs();
-  EXPECT_EQ(Follow(), std::vector<bool>(6, false));
-  EXPECT_LT(ThreadNs() - begin_ns, 6 * 60 * kMsNs) << "of a step all share what there is to spare";
+  for (int i = 0; i < 126; ++i) Add(endless, {kForEver});
+  Add(good, {1});
+  std::vector<StatusCode> codes(129, kTooSlow);
+  codes[1] = codes[128] = kOk;
+  EXPECT_EQ(Follow(), codes);
+  EXPECT_LE(endless->tokens_taken, 1 + 8) << "one a thread";
 }
 
-TEST_F(GrammarWorkersTest, ARequestMayBeSlowOnceAndNotAllTheTime) {
-  const auto slow = std::make_shared<Costly>(), quick = std::make_shared<Costly>();
-  std::vector<bool> stood;
-  for (int i = 0; i < 5; ++i) {
-    Add(slow, {60});
-    Add(quick, {15});
-    const std::vector<bool> stand = Follow();
-    stood.push_back(stand[0]);
-    EXPECT_TRUE(stand[1]);
-  }
-  EXPECT_TRUE(stood[0]);
-  EXPECT_FALSE(stood[3]);
-  EXPECT_FALSE(stood[4]);
-}
-
-// Many answers of a request that each take what one may would hold up all others for seconds.
-TEST_F(GrammarWorkersTest, AnswersOfARequestShareItsTime) {
-  Add(std::make_shared<Costly>(), std::vector<int32_t>(128, 15));
-  EXPECT_EQ(Follow(), std::vector<bool>(128, false));
-  Add(std::make_shared<Costly>(), std::vector<int32_t>(24, 1));
-  EXPECT_EQ(Follow(), std::vector<bool>(24, true));
-  for (int i = 0; i < 24; ++i) Add(std::make_shared<Costly>(), {15});
-  EXPECT_EQ(Follow(), std::vector<bool>(24, true)) << "of several requests";
+// Each within what one may take, they would hold up all others for seconds.
+TEST_F(GrammarWorkersTest, AllTogetherMayTakeSoMuch) {
+  constexpr int kMost = 4 * 8 * 100 / 90 + 8;
+  std::vector<std::shared_ptr<const Grammar>> grammars;
+  for (int i = 0; i < 100; ++i) Add(grammars.emplace_back(std::make_shared<Costly>()), {90});
+  for (int i = 0; i < 28; ++i) Add(grammars.emplace_back(std::make_shared<Costly>()), {5});
+  const std::vector<StatusCode> codes = Follow();
+  const auto stand = std::count(codes.begin(), codes.begin() + 100, kOk);
+  EXPECT_GE(stand, 4);
+  EXPECT_LE(stand, kMost);
+  EXPECT_EQ(std::count(codes.begin(), codes.end(), StatusCode::kUnavailable), 100 - stand);
+  EXPECT_EQ(std::count(codes.begin() + 100, codes.end(), kOk), 28) << "those that take little";
+  Add(grammars[99], {90});
+  EXPECT_EQ(Follow(), std::vector{kOk}) << "of another step";
 }
 
 }  // namespace

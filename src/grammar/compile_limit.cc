@@ -1,10 +1,10 @@
 #include "grammar/compile_limit.h"
 
+#include <ctime>
 #include <utility>
 
 #include "base/check.h"
 #include "base/thread_bytes.h"
-#include "grammar/grammar_pace.h"
 
 namespace fathom {
 namespace {
@@ -12,6 +12,12 @@ namespace {
 thread_local const CompileLimit* limit = nullptr;
 
 }  // namespace
+
+int64_t ThreadNs() {
+  timespec now{};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 CompileLimit::CompileLimit(std::chrono::milliseconds time, size_t bytes,
                            std::function<bool()> nobody_waits)

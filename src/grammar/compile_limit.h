@@ -10,6 +10,9 @@
 
 namespace fathom {
 
+// This thread's own work so far, whatever others take of its core.
+int64_t ThreadNs();
+
 // Of what this thread compiles while this lives.
 class CompileLimit {
  public:

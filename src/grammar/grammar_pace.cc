@@ -1,7 +1,6 @@
 #include "grammar/grammar_pace.h"
 
 #include <bit>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,15 +9,17 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/token_mask.h"
+#include "grammar/grammar_steps.h"
 
 namespace fathom {
 namespace {
 
-constexpr int64_t kMostMs = 20, kOtherRowsMs = 5, kMsNs = 1'000'000;
 constexpr int kTriedTokens = 32;
-constexpr int64_t kTriedMs = 100;  // others wait for the thread that tries
+constexpr int64_t kTriedLimits = 5;  // of a token: others wait for the thread that tries
 
-thread_local std::optional<int64_t> pace_end_ns;
+constexpr int64_t kStartsPerToken = 32;  // an engine starts all answers of a request at once
+
+thread_local bool limited = false;
 
 std::optional<TokenId> Draw(std::span<const uint32_t> words, Rng& rng) {
   uint32_t allowed = 0;
@@ -39,75 +40,71 @@ std::optional<TokenId> Draw(std::span<const uint32_t> words, Rng& rng) {
 
 }  // namespace
 
-int64_t ThreadNs() {
-  timespec now{};
-  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+__thread int64_t steps_to_look = 0;
+
+// 20 ms of a core with 129,280 tokens, 6 with 4096. What clients send takes less of it
+// (docs/structured-output.md).
+int64_t MostSteps(int32_t vocab) {
+  return 1'500'000 + int64_t{32} * vocab;
 }
 
-int64_t PaceNs(int64_t longest, int64_t others) {
-  return (kMostMs * longest + kOtherRowsMs * others) * kMsNs;
-}
-
-PaceLimit::PaceLimit(int64_t ns) {
-  CHECK(!pace_end_ns, "a limit within another");
-  pace_end_ns = ThreadNs() + ns;
+PaceLimit::PaceLimit(int64_t steps) : steps_(steps) {
+  CHECK(!limited, "a limit within another");
+  limited = true;
+  steps_to_look = steps;
 }
 
 PaceLimit::~PaceLimit() {
-  pace_end_ns.reset();
+  limited = false;
+  steps_to_look = 0;
+}
+
+int64_t PaceLimit::taken() const {
+  return steps_ - steps_to_look;
 }
 
 Status PaceLimit::Check() {
-  return pace_end_ns && ThreadNs() > *pace_end_ns ? TooSlow() : Status();
+  return limited && steps_to_look < 0 ? TooSlow() : Status();
 }
 
 Status TooSlow() {
-  return InvalidArgument(
-      "the grammar takes more than {} ms for a token, or {} for one of many answers: simplify it, "
-      "or ask for fewer at a time",
-      kMostMs, kOtherRowsMs);
+  return InvalidArgument("the grammar takes too long for a token, and others wait: simplify it");
 }
 
-namespace {
-
-// How `work`, with a state, ended; TooSlow() if it took longer than a token may.
-template <typename Work>
-Status InTime(const Work& work) {
-  const int64_t begin_ns = ThreadNs();
-  const PaceLimit limit(PaceNs(1, 0));
-  Status status = work();
-  return ThreadNs() - begin_ns > PaceNs(1, 0) ? TooSlow() : status;
-}
-
-Status TryOnce(const Grammar& grammar, int32_t vocab) {
-  Rng rng(/*seed=*/0);
+Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
+  const int64_t most = MostSteps(vocab);
+  int64_t taken = 0;
+  const auto in_pace = [&](int64_t steps, const auto& work) -> Status {
+    const PaceLimit limit(steps);
+    const Status status = work();
+    taken += limit.taken();
+    TRY(PaceLimit::Check());
+    return status;
+  };
+  std::unique_ptr<GrammarState> state;
   std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocab)));
-  const int64_t end_ns = ThreadNs() + kTriedMs * kMsNs;
-  const std::unique_ptr<GrammarState> state = TRY(grammar.Start());
-  TRY(InTime([&]() -> Status {
+  TRY(in_pace(most / kStartsPerToken, [&]() -> Status {
+    state = TRY(grammar.Start());
+    return {};
+  }));
+  TRY(in_pace(most, [&]() -> Status {
     if (state->FillMask(words).ok()) return {};
     return InvalidArgument("no token of the vocabulary can begin an answer");
   }));
+  const std::vector<uint32_t> first = words;
+  Rng rng(/*seed=*/0);
   bool goes_on = true;
-  for (int i = 0; i < kTriedTokens && goes_on && ThreadNs() < end_ns; ++i) {
+  for (int i = 0; i < kTriedTokens && goes_on && taken < kTriedLimits * most; ++i) {
     const std::optional<TokenId> token = Draw(words, rng);
-    if (!token) return {};
-    TRY(InTime([&]() -> Status {
+    if (!token) break;
+    TRY(in_pace(most, [&]() -> Status {
       // What fails otherwise may come in no answer, and ends the one that it comes in.
-      const Result<bool> taken = state->Accept(*token);
-      goes_on = taken.ok() && *taken && !state->terminated() && state->FillMask(words).ok();
+      const Result<bool> accepted = state->Accept(*token);
+      goes_on = accepted.ok() && *accepted && !state->terminated() && state->FillMask(words).ok();
       return {};
     }));
   }
-  return {};
-}
-
-}  // namespace
-
-Status TryPace(const Grammar& grammar, int32_t vocab) {
-  const Status first = TryOnce(grammar, vocab);
-  return first.ok() ? first : TryOnce(grammar, vocab);
+  return first;
 }
 
 }  // namespace fathom

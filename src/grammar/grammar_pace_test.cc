@@ -9,25 +9,21 @@
 #include <string>
 #include <vector>
 
+#include "grammar/byte_vocabulary.h"
+#include "grammar/grammar_steps.h"
 #include "grammar/xgrammar_adapter.h"
 
 namespace fathom {
 namespace {
 
 constexpr int32_t kVocab = 200;
-constexpr int64_t kMs = 1'000'000;
 
-void Work(int64_t ms) {
-  for (const int64_t end_ns = ThreadNs() + ms * kMs; ThreadNs() < end_ns;) {
-  }
-}
-
-// Allows one of the three tokens behind its last one; the token at `slow` takes 25 ms of a thread,
-// and each of them `each_ms`.
+// Allows one of the three tokens behind its last one; the token at `slow` takes more than it may,
+// and each of them `each_steps`.
 class Counting final : public Grammar {
  public:
-  explicit Counting(int slow, int64_t each_ms = 0, bool once = false)
-      : slow_(slow), each_ms_(each_ms), once_(once) {}
+  explicit Counting(int slow, int64_t each_steps = 0, int64_t start_steps = 0)
+      : slow_(slow), each_steps_(each_steps), start_steps_(start_steps) {}
   class State final : public GrammarState {
    public:
     explicit State(const Counting& of) : of_(of) {}
@@ -35,8 +31,7 @@ class Counting final : public Grammar {
       if (Raw(token) <= last_ || Raw(token) > last_ + 3) return Internal("not in the mask");
       last_ = Raw(token);
       of_.seen.insert(last_);
-      const bool slow = ++at_ == of_.slow_ && !(of_.once_ && of_.starts > 1);
-      Work(slow ? 25 : of_.each_ms_);
+      steps_to_look -= ++at_ == of_.slow_ ? MostSteps(kVocab) + 1 : of_.each_steps_;
       return true;
     }
     Status FillMask(std::span<uint32_t> words) override {
@@ -53,33 +48,58 @@ class Counting final : public Grammar {
     int at_ = 0;
   };
   Result<std::unique_ptr<GrammarState>> Start() const override {
-    ++starts;
+    steps_to_look -= start_steps_;
     return std::unique_ptr<GrammarState>(std::make_unique<State>(*this));
   }
   size_t bytes() const override { return 1; }
 
   mutable std::set<int32_t> seen;
-  mutable int starts = 0;
 
  private:
   const int slow_;
-  const int64_t each_ms_;
-  const bool once_;
+  const int64_t each_steps_, start_steps_;
 };
 
 TEST(GrammarPace, IsTriedBeforeAnAnswer) {
   const Counting quick(0), slow(8), late(40);
-  EXPECT_TRUE(TryPace(quick, kVocab).ok());
+  const auto first = TryPace(quick, kVocab);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ((*first)[0], 1U << 31);
+  EXPECT_EQ((*first)[1], 3U);
   EXPECT_EQ(quick.seen.size(), 32u);
   EXPECT_GT(*quick.seen.rbegin(), 30 + 40) << "not always the first of three";
   EXPECT_LT(*quick.seen.rbegin(), 30 + 90) << "nor the last";
-  EXPECT_EQ(TryPace(slow, kVocab).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(TryPace(slow, kVocab).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(TryPace(late, kVocab).ok());
-  const Counting once(8, /*each_ms=*/0, /*once=*/true);
-  EXPECT_TRUE(TryPace(once, kVocab).ok()) << "the machine may have been slow";
-  const Counting heavy(0, /*each_ms=*/15);
+  const Counting heavy(0, /*each_steps=*/MostSteps(kVocab));
   EXPECT_TRUE(TryPace(heavy, kVocab).ok());
-  EXPECT_LE(heavy.seen.size(), 8u) << "a compiler's thread has others to serve";
+  EXPECT_LE(heavy.seen.size(), 5u) << "a compiler's thread has others to serve";
+  const Counting slow_to_start(0, 0, MostSteps(kVocab) / 16);
+  EXPECT_EQ(TryPace(slow_to_start, kVocab).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Of all answers of a request the first mask is made once, and is the one that a state makes.
+TEST(GrammarPace, BeginsWithAMaskThatIsKept) {
+  const auto grammar = MakeXgrammarCompile(ByteVocabulary())(
+      {.kind = GrammarKind::kRegex, .text = "([a-z]+ ){1,500}"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  const std::unique_ptr<GrammarState> state = (*grammar)->Start().value();
+  std::vector<uint32_t> kept(MaskWords(257)), behind(kept.size()), again(kept.size());
+  const auto filled = [&](std::vector<uint32_t>& words) {
+    const PaceLimit limit(1'000'000);
+    EXPECT_TRUE(state->FillMask(words).ok());
+    return limit.taken();
+  };
+  EXPECT_EQ(filled(kept), 0);
+  ASSERT_TRUE(state->Accept(TokenId{'q'}).value());
+  EXPECT_GT(filled(behind), 0);
+  EXPECT_NE(kept, behind);
+  ASSERT_TRUE(state->Rollback(1).ok());
+  EXPECT_EQ(filled(again), 0);
+  EXPECT_EQ(kept, again);
+  for (int byte = 0; byte < 256; ++byte) {
+    EXPECT_EQ(kept[byte / 32] >> (byte % 32) & 1, byte >= 'a' && byte <= 'z') << byte;
+  }
 }
 
 // Five hundred rules that may each be nothing: a token took more of the engine's thread
@@ -99,7 +119,7 @@ TEST(GrammarPace, OfRulesThatMayAllBeNothingIsRefused) {
   EXPECT_TRUE(compile(rules(3)).ok());
   const auto slow = compile(rules(500));
   ASSERT_FALSE(slow.ok());
-  EXPECT_NE(slow.status().message().find("more than 20 ms for a token"), std::string::npos)
+  EXPECT_NE(slow.status().message().find("too long for a token"), std::string::npos)
       << slow.status().message();
 }
 
@@ -122,16 +142,17 @@ TEST(GrammarPace, EndsWithinAMask) {
   std::vector<uint32_t> words(MaskWords(vocabulary.size));
   for (int i = 0; i < 149; ++i) ASSERT_TRUE(state->Accept(token("q")).value());
   Status status;
-  int64_t took_ns = 0;
+  const int64_t most = MostSteps(vocabulary.size);
+  int64_t taken = 0;
   for (int i = 0; i < 20 && status.ok(); ++i) {
-    const int64_t begin_ns = ThreadNs();
-    const PaceLimit limit(20 * kMs);
+    const PaceLimit limit(most);
     ASSERT_TRUE(state->Accept(token("a")).value());
     status = state->FillMask(words);
-    took_ns = ThreadNs() - begin_ns;
+    taken = limit.taken();
   }
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
-  EXPECT_LT(took_ns, 60 * kMs);
+  EXPECT_GT(taken, most);
+  EXPECT_LT(taken, most + 1000);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/grammar_pace.h"
+#include "grammar/grammar_steps.h"
 #include "grammar/plain_sentence.h"
 #include "grammar/prepared_schema.h"
 #include "grammar/utf8_tokens.h"
@@ -35,8 +36,7 @@ struct GivenUp {
 
 }  // namespace
 
-// With XGRAMMAR_LOG_CUSTOMIZE the library asks for the first two; for the third it is mended
-// (cmake/xgrammar.cmake).
+// With XGRAMMAR_LOG_CUSTOMIZE the library asks for these.
 namespace xgrammar {
 
 // It must not return, and xgrammar's callers expect what its own does: an exception.
@@ -53,22 +53,18 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
   warnings->append(message);
 }
 
-void CheckTime() {
-  fathom::Status status = fathom::CompileLimit::Check();
-  if (status.ok()) status = fathom::PaceLimit::Check();
-  if (!status.ok()) throw GivenUp{std::move(status)};
-}
-
-// One of many such, of which it takes thousands for a millisecond.
-void CheckStep() {
-  constexpr uint32_t kStepsPerCheck = 1024;
-  thread_local uint32_t steps = 0;
-  if (++steps % kStepsPerCheck == 0) CheckTime();
-}
-
 }  // namespace xgrammar
 
 namespace fathom {
+
+void LookAtSteps() {
+  Status status = PaceLimit::Check();
+  if (status.ok()) status = CompileLimit::Check();
+  if (!status.ok()) throw GivenUp{std::move(status)};
+  constexpr int64_t kOften = 1024;  // a millisecond's work is thousands
+  if (steps_to_look < 0) steps_to_look = kOften;
+}
+
 namespace {
 
 class Warnings {
@@ -86,19 +82,27 @@ class Warnings {
 // What is forgotten of an answer's way (cmake/xgrammar.cmake) is behind so many tokens.
 constexpr int32_t kMostRollback = 32;
 
+// Of a grammar and its answers.
+struct Shared {
+  xgrammar::CompiledGrammar grammar;
+  int32_t vocab = 0;
+  std::shared_ptr<const Utf8Tokens> utf8;
+  std::vector<TokenId> barred;  // in no text, though xgrammar takes them for some
+  // What may begin an answer, once it is known: all answers of a request ask for it at once.
+  std::vector<uint32_t> first_mask;
+};
+
 class XgrammarState final : public GrammarState {
  public:
-  // `barred`: tokens that are in no text, though xgrammar takes them for some.
-  XgrammarState(const xgrammar::CompiledGrammar& grammar, int32_t vocab,
-                std::shared_ptr<const Utf8Tokens> utf8, std::vector<TokenId> barred)
-      : matcher_(grammar), vocab_(vocab), utf8_(std::move(utf8)), barred_(std::move(barred)) {}
+  explicit XgrammarState(std::shared_ptr<const Shared> shared)
+      : shared_(std::move(shared)), matcher_(shared_->grammar) {}
 
   Result<bool> Accept(TokenId token) override {
     const Warnings ignored;  // of tokens that are refused
-    if (!utf8_->MayFollow(ends_.back(), token)) return false;
+    if (!shared_->utf8->MayFollow(ends_.back(), token)) return false;
     try {
       const bool taken = matcher_.AcceptToken(Raw(token));
-      if (taken) ends_.push_back(utf8_->Last(token));
+      if (taken) ends_.push_back(shared_->utf8->Last(token));
       return taken;
     } catch (const GivenUp& given_up) {
       return given_up.why;
@@ -108,8 +112,13 @@ class XgrammarState final : public GrammarState {
   }
 
   Status FillMask(std::span<uint32_t> words) override {
+    const int32_t vocab = shared_->vocab;
     auto size = static_cast<int64_t>(words.size());
-    CHECK(size == MaskWords(vocab_), "a mask of {} words for {} tokens", size, vocab_);
+    CHECK(size == MaskWords(vocab), "a mask of {} words for {} tokens", size, vocab);
+    if (ends_.size() == 1 && !shared_->first_mask.empty()) {
+      std::copy(shared_->first_mask.begin(), shared_->first_mask.end(), words.begin());
+      return {};
+    }
     DLTensor mask = {.data = words.data(),
                      .device = {.device_type = kDLCPU, .device_id = 0},
                      .ndim = 1,
@@ -124,12 +133,12 @@ class XgrammarState final : public GrammarState {
     } catch (const std::exception& error) {
       return Internal("the grammar failed: {}", error.what());
     }
-    for (const TokenId token : barred_) {
+    for (const TokenId token : shared_->barred) {
       const auto id = static_cast<uint32_t>(Raw(token));
       words[id / 32] &= ~(1U << (id % 32));
     }
-    utf8_->Mask(ends_.back(), words);
-    if (vocab_ % 32 != 0) words.back() &= (1U << (vocab_ % 32)) - 1;
+    shared_->utf8->Mask(ends_.back(), words);
+    if (vocab % 32 != 0) words.back() &= (1U << (vocab % 32)) - 1;
     if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; })) return {};
     return Internal("no token of the vocabulary can go on with the grammar");
   }
@@ -150,27 +159,21 @@ class XgrammarState final : public GrammarState {
   }
 
  private:
+  const std::shared_ptr<const Shared> shared_;
   xgrammar::GrammarMatcher matcher_;
-  const int32_t vocab_;
-  const std::shared_ptr<const Utf8Tokens> utf8_;
-  const std::vector<TokenId> barred_;
   std::vector<uint8_t> ends_ = {0};  // the last byte behind each token, from before the first
 };
 
 class XgrammarGrammar final : public Grammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, size_t bytes, int32_t vocab,
-                  std::shared_ptr<const Utf8Tokens> utf8, std::vector<TokenId> barred)
-      : grammar_(std::move(grammar)),
-        bytes_(bytes),
-        vocab_(vocab),
-        utf8_(std::move(utf8)),
-        barred_(std::move(barred)) {}
+  XgrammarGrammar(Shared shared, size_t bytes)
+      : shared_(std::make_shared<const Shared>(std::move(shared))), bytes_(bytes) {}
 
   Result<std::unique_ptr<GrammarState>> Start() const override {
     try {
-      return std::unique_ptr<GrammarState>(
-          std::make_unique<XgrammarState>(grammar_, vocab_, utf8_, barred_));
+      return std::unique_ptr<GrammarState>(std::make_unique<XgrammarState>(shared_));
+    } catch (const GivenUp& given_up) {
+      return given_up.why;
     } catch (const std::exception& error) {
       return Internal("the grammar failed: {}", error.what());
     }
@@ -178,11 +181,8 @@ class XgrammarGrammar final : public Grammar {
   size_t bytes() const override { return bytes_; }
 
  private:
-  const xgrammar::CompiledGrammar grammar_;
+  const std::shared_ptr<const Shared> shared_;
   const size_t bytes_;
-  const int32_t vocab_;
-  const std::shared_ptr<const Utf8Tokens> utf8_;
-  const std::vector<TokenId> barred_;
 };
 
 // One automaton for a whole pattern, whose masks take some microseconds: nothing in them depends on
@@ -277,16 +277,18 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
       const int64_t before = ThreadBytes();  // xgrammar's own may be half of it
-      xgrammar::CompiledGrammar compiled = fathom::Compile(compiler, spec, warned);
-      std::vector<TokenId> barred = BarredFrom(spec, lazy->vocabulary);
-      const auto bytes = static_cast<size_t>(std::max<int64_t>(ThreadBytes() - before, 0));
-      auto grammar = std::make_shared<XgrammarGrammar>(std::move(compiled), bytes, size, lazy->utf8,
-                                                       std::move(barred));
+      Shared shared{.grammar = fathom::Compile(compiler, spec, warned),
+                    .vocab = size,
+                    .utf8 = lazy->utf8,
+                    .barred = BarredFrom(spec, lazy->vocabulary),
+                    .first_mask = {}};
       if (!warned.text().empty()) {
         return InvalidArgument("{}", PlainSentence(spec.kind, warned.text()));
       }
-      TRY(TryPace(*grammar, size));
-      return std::shared_ptr<const Grammar>(std::move(grammar));
+      shared.first_mask = TRY(TryPace(XgrammarGrammar(shared, /*bytes=*/0), size));
+      const auto bytes = static_cast<size_t>(std::max<int64_t>(ThreadBytes() - before, 0));
+      return std::shared_ptr<const Grammar>(
+          std::make_shared<XgrammarGrammar>(std::move(shared), bytes));
     } catch (const GivenUp& given_up) {
       return given_up.why;
     } catch (const std::bad_alloc&) {
