@@ -294,7 +294,6 @@ FAULTS = [
     ("src/grammar/grammar_pace.cc", "taken < kTriedLimits * most", "true", "grammar_test GrammarPace*"),
     ("src/grammar/grammar_pace.cc", "limited && steps_to_look < 0", "false", "grammar_test GrammarPace*"),
     ("src/grammar/xgrammar_adapter.cc", "ends_.size() == 1", "false", "grammar_test GrammarPace*"),
-    ("src/grammar/xgrammar_adapter.cc", "if (steps_to_look < 0) steps_to_look = kOften;", ";", "grammar_test", S),
     ("src/engine/result_message.cc", "code > kLastCode", "false", "engine_test ResultMessage*"),
     # What leaves, and what another host says.
     ("src/server/connection.cc", "if (read.gone) co_return Left(exchange);", "if (read.gone) co_return false;",
