@@ -75,6 +75,10 @@ endmacro()
 # none of them.
 xgrammar_mend(json_schema_converter [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
               [=[{'"', '"'}, {'\\', '\\'}, {0, 0x1f}}, true)]=])
+# Its rules may have attributes. It has no answer to them here, and works for them without a bound.
+xgrammar_mend(grammar_parser "      if (has_capture && capture_value.empty()) {"
+[=[      ReportLexerError("A rule has no attributes here", start_line, start_column);
+      if (has_capture && capture_value.empty()) {]=])
 # It makes masks for as long as that takes; before each somebody looks.
 xgrammar_mend(grammar_compiler [=[  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
 ]=] [=[  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
@@ -94,7 +98,11 @@ xgrammar_steps(fsm 1 "const auto& edges = fsm_->GetEdges(state);")
 # What may follow in an answer are states of a parser, for one token sometimes millions.
 xgrammar_steps(earley_parser 8 "tmp_process_state_queue_.pop();")
 xgrammar_steps(earley_parser 1 "if (ref_id != state.rule_id) {")
+xgrammar_steps(earley_parser 1 "if (!edge.IsRepeatRef()) continue;")
+xgrammar_steps(earley_parser 1 "if (parent_state_iter.first != state.rule_id) continue;")
 xgrammar_steps(earley_parser 1 "return StateEqualForParsing()(s.second, state_)")
+xgrammar_steps(earley_parser 2 "if (edge.IsEpsilon()) {")
+xgrammar_steps(earley_parser 8 "rule_id_to_completable_states_.PushBackInLatestRow(")
 xgrammar_steps(earley_parser 2 "Scan(state, ch);")
 xgrammar_steps(earley_parser 1 "if ((!edge.IsCharRange()) || ch < edge.min")
 xgrammar_steps(grammar_matcher 1 "const auto cur_token_idx = *token_it++;")
@@ -128,7 +136,7 @@ xgrammar_mend(grammar_matcher "  return FinishAccept(consumed_past_deadline);"
     forget_at_ = rows + std::max(64, rows / 256);
   }
   return FinishAccept(consumed_past_deadline);]=])
-foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher fsm json_schema_converter)
+foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher grammar_parser fsm json_schema_converter)
   configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc.mended"
                  "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc" COPYONLY)
 endforeach()

@@ -55,8 +55,7 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
       on_output_(std::move(on_output)),
       inbox_(int64_t{options.scheduler.groups} * options.scheduler.max_num_seqs +
              options.max_queue),
-      scheduler_(options.scheduler),
-      grammar_workers_(options.vocab_size) {
+      scheduler_(options.scheduler) {
   if (options.adapts_drafts && options.scheduler.max_drafts > 0) {
     draft_depth_.emplace(options.scheduler.max_drafts);
     for (const StepTime& time : options.step_times) draft_depth_->Expect(time);

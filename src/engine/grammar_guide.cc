@@ -9,7 +9,8 @@ namespace fathom {
 
 GrammarGuide::GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
                            int32_t vocab_size)
-    : grammar_(request.grammar),
+    : pace_(vocab_size),
+      grammar_(request.grammar),
       state_(std::move(state)),
       begins_after_(request.grammar_after),
       before_it_begins_(static_cast<size_t>(MaskWords(vocab_size)), ~0U) {

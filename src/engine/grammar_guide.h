@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "engine/messages.h"
 #include "grammar/grammar.h"
+#include "grammar/grammar_pace.h"
 
 namespace fathom {
 
@@ -26,6 +27,8 @@ class GrammarGuide {
   // the first that is forbidden: nothing that follows that one will stand. Errors as Take().
   Status Foresee(std::span<const TokenId> drafts);
 
+  AnswerPace& pace() { return pace_; }
+
   // Of all choices of a request the same one.
   const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
 
@@ -39,6 +42,7 @@ class GrammarGuide {
   // The mask of the state as it is, behind the others.
   Status AppendMask();
 
+  AnswerPace pace_;
   std::shared_ptr<const Grammar> grammar_;
   std::unique_ptr<GrammarState> state_;
   std::optional<TokenId> begins_after_;     // it has not begun

@@ -1,6 +1,7 @@
 #include "engine/grammar_workers.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <utility>
 
@@ -33,61 +34,63 @@ Status TakeTokens(const GuidedRow& row) {
 // How far the rows of one step are.
 class GrammarWorkers::Step {
  public:
-  Step(const std::vector<GuidedRow>& rows, int64_t most_steps)
-      : most_steps_(most_steps), left_(4 * WorkerCount() * most_steps) {
-    for (const GuidedRow& row : rows) failed_[row.guide->grammar().get()] = false;
+  explicit Step(const std::vector<GuidedRow>& rows) : rows_(rows) {
+    for (const GuidedRow& row : rows) requests_[row.guide->grammar().get()];
+    if (!rows.empty()) left_ = 4 * WorkerCount() * rows[0].guide->pace().each();
   }
 
   // THREAD: any.
-  void Follow(const GuidedRow& row) {
-    std::atomic<bool>& failed = failed_.at(row.guide->grammar().get());
-    if (failed) return;
-    const size_t tokens = row.result->tokens.size() + row.result->proposed.size();
+  void Follow(size_t i) {
+    const GuidedRow& row = rows_[i];
+    Request& request = requests_.at(row.guide->grammar().get());
+    if (!row.result->status.ok()) return;  // it ends without
+    if (request.failed) return;
+    const auto tokens =
+        static_cast<int64_t>(row.result->tokens.size() + row.result->proposed.size());
+    AnswerPace& pace = row.guide->pace();
     const bool late = left_ <= 0;
-    const PaceLimit limit(static_cast<int64_t>(tokens) * (late ? most_steps_ / 8 : most_steps_));
+    const PaceLimit limit(late ? tokens * pace.each() / 8 : pace.May(tokens));
     Status status = TakeTokens(row);
     left_ -= limit.taken();
-    if (status.ok()) return;
-    failed = true;
+    pace.Took(tokens, limit.taken());
+    if (status.ok() || request.failed.exchange(true)) return;
     if (late && !PaceLimit::Check().ok()) {
       status = Unavailable(
           "The grammars of all answers take too long together: ask for fewer at a time, or later.");
     }
-    row.result->status = std::move(status);
+    request.why = std::move(status);
   }
 
-  void FailTogether(const std::vector<GuidedRow>& rows) const {
-    std::map<const Grammar*, Status> errors;
-    for (const GuidedRow& row : rows) {
-      if (!row.result->status.ok()) errors.emplace(row.guide->grammar().get(), row.result->status);
-    }
-    for (const GuidedRow& row : rows) {
-      const Grammar* grammar = row.guide->grammar().get();
-      if (failed_.at(grammar)) row.result->status = errors.at(grammar);
+  void FailTogether() {
+    for (const GuidedRow& row : rows_) {
+      const Request& request = requests_.at(row.guide->grammar().get());
+      if (request.failed && row.result->status.ok()) row.result->status = request.why;
     }
   }
 
  private:
-  const int64_t most_steps_;
-  std::atomic<int64_t> left_;
-  std::map<const Grammar*, std::atomic<bool>> failed_;  // by request
+  struct Request {
+    std::atomic<bool> failed = false;
+    Status why;  // of the row that failed first
+  };
+
+  const std::vector<GuidedRow>& rows_;
+  std::atomic<int64_t> left_ = 0;
+  std::map<const Grammar*, Request> requests_;
 };
 
-GrammarWorkers::GrammarWorkers(int32_t vocab_size) : most_steps_(MostSteps(vocab_size)) {}
-
 void GrammarWorkers::Follow(const std::vector<GuidedRow>& rows) {
-  Step step(rows, most_steps_);
+  Step step(rows);
   if (rows.size() == 1) {
-    step.Follow(rows[0]);
+    step.Follow(0);
   } else if (!rows.empty()) {
     if (!pool_) pool_ = std::make_unique<ThreadPool>(WorkerCount());
     pool_->ParallelFor(static_cast<int64_t>(rows.size()), /*grain=*/1,
                        [&](int64_t begin, int64_t end, int) {
-                         for (int64_t i = begin; i < end; ++i)
-                           step.Follow(rows[static_cast<size_t>(i)]);
+                         for (int64_t i = begin; i < end; ++i) step.Follow(static_cast<size_t>(i));
                        });
   }
-  step.FailTogether(rows);
+  step.FailTogether();
 }
 
 }  // namespace fathom

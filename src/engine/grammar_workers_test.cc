@@ -27,7 +27,7 @@ class Costly final : public Grammar {
     explicit State(const Costly& of) : of_(of) {}
     Result<bool> Accept(TokenId token) override {
       ++of_.tokens_taken;
-      for (int64_t steps = 0; steps < Raw(token) * MostSteps(kVocab) / 100; steps += 1000) {
+      for (int64_t steps = 0; steps < Raw(token) * AnswerPace(kVocab).each() / 100; steps += 1000) {
         steps_to_look -= 1000;
         TRY(PaceLimit::Check());
       }
@@ -58,13 +58,16 @@ class Costly final : public Grammar {
 class GrammarWorkersTest : public testing::Test {
  protected:
   // A row that brings tokens of such costs.
-  void Add(const std::shared_ptr<const Grammar>& grammar, std::vector<int32_t> costs) {
+  void Add(const std::shared_ptr<const Grammar>& grammar, const std::vector<int32_t>& costs) {
     GenerateRequest request;
     request.grammar = grammar;
+    guides_.push_back(std::make_unique<GrammarGuide>(GrammarGuide::Start(request, kVocab).value()));
+    Add(*guides_.back(), costs);
+  }
+  void Add(GrammarGuide& guide, const std::vector<int32_t>& costs) {
     RowResult& result = *results_.emplace_back(std::make_unique<RowResult>());
     for (const int32_t cost : costs) result.tokens.push_back({TokenId{cost}, {}});
-    guides_.push_back(std::make_unique<GrammarGuide>(GrammarGuide::Start(request, kVocab).value()));
-    rows_.push_back({guides_.back().get(), &result});
+    rows_.push_back({&guide, &result});
   }
   // How rows ended.
   std::vector<StatusCode> Follow() {
@@ -77,29 +80,43 @@ class GrammarWorkersTest : public testing::Test {
     }
     rows_.clear();
     results_.clear();
-    guides_.clear();
     return codes;
   }
 
   static constexpr StatusCode kOk = StatusCode::kOk, kTooSlow = StatusCode::kInvalidArgument;
-  GrammarWorkers workers_{kVocab};
+  GrammarWorkers workers_;
   std::vector<GuidedRow> rows_;
   std::vector<std::unique_ptr<RowResult>> results_;
   std::vector<std::unique_ptr<GrammarGuide>> guides_;
   std::vector<size_t> tokens_;  // that rows have kept
 };
 
-TEST_F(GrammarWorkersTest, ATokenMayTakeSoMuch) {
+TEST_F(GrammarWorkersTest, AnAnswerMayTakeSoMuch) {
   for (int i = 0; i < 3; ++i) {
     const auto of = [] { return std::make_shared<Costly>(); };
-    Add(of(), {99});
-    Add(of(), {101});
+    Add(of(), {107});  // seven are in reserve
+    Add(of(), {108});
     Add(of(), {150, 20});
     Add(of(), {1, kForEver, 1});
     EXPECT_EQ(Follow(), (std::vector{kOk, kTooSlow, kOk, kTooSlow}))
         << "whatever the time it takes";
     EXPECT_EQ(tokens_, (std::vector<size_t>{1, 0, 2, 1})) << "those that came before stand";
   }
+  GrammarGuide& guide = *guides_[0];
+  Add(guide, {90});
+  Add(*guides_[2], {108});
+  EXPECT_EQ(Follow(), (std::vector{kOk, kTooSlow}));
+  Add(guide, {107});
+  EXPECT_EQ(Follow(), std::vector{kOk}) << "the reserve is full again";
+}
+
+TEST_F(GrammarWorkersTest, ARowThatHasFailedIsLeftAlone) {
+  const auto grammar = std::make_shared<Costly>();
+  Add(grammar, {1, kForEver});
+  Add(grammar, {1});
+  results_[0]->status = Internal("NaN");
+  EXPECT_EQ(Follow(), (std::vector{StatusCode::kInternal, kOk}));
+  EXPECT_EQ(tokens_, (std::vector<size_t>{2, 1}));
 }
 
 // An answer's own error ends its request, so that nobody waits for the others' masks.

@@ -52,7 +52,8 @@ class GrammarCache::ClientsState final : public GrammarState {
   // Whoever finds no room lets go at once of what it has, so that others do.
   Status GoOn() {
     const GrammarCacheLimits& limits = cache_->limits_;
-    if (*own_ <= limits.client && *cache_->bytes_ <= limits.all) return {};
+    const bool room_for_all = *own_ <= limits.client && *cache_->bytes_ <= limits.all;
+    if (held_ <= limits.answer && room_for_all) return {};
     Status room = cache_->RoomToGoOn(client_, held_);
     if (!room.ok()) LetGo();
     return room;
@@ -134,11 +135,11 @@ Status GrammarCache::MakeRoomFor(uint64_t client, size_t more) {
 
 Status GrammarCache::RoomToGoOn(uint64_t client, size_t held) {
   std::lock_guard lock(mutex_);
-  if (held > limits_.client) {
+  if (held > limits_.answer) {
     return InvalidArgument(
         "The answer takes more than {} MiB under its grammar: ask for a shorter one, or for a "
         "simpler form.",
-        limits_.client >> 20);
+        limits_.answer >> 20);
   }
   Status room = MakeRoomFor(client, 0);
   if (room.ok()) return room;

@@ -20,6 +20,8 @@ struct GrammarCacheLimits {
   size_t bytes = 0, entries = 0;  // of those that are kept
   size_t all = 0;     // bytes of all that live, before one more is compiled or an answer goes on
   size_t client = 0;  // the same, of those that were compiled for one client, and of its answers
+  // Of one answer, within the client's: what it has is copied as it grows, in one token's time.
+  size_t answer = client;
 };
 
 // THREAD: any.

@@ -114,6 +114,23 @@ TEST(GrammarCacheTest, AnAnswerThatIsTooMuchAloneIsNotToBeTriedAgain) {
   EXPECT_EQ(end.code(), StatusCode::kInvalidArgument);
 }
 
+TEST(GrammarCacheTest, AnAnswerMayHaveLessThanItsClient) {
+  constexpr size_t kMuch = 100 * GrowingGrammar::kBlock;
+  const auto cache = std::make_shared<GrammarCache>(
+      GrammarCacheLimits{.bytes = kMuch,
+                         .entries = 10,
+                         .all = kMuch,
+                         .client = kMuch,
+                         .answer = 3 * GrowingGrammar::kBlock + 5000});
+  const auto grammar = cache->For(std::make_shared<GrowingGrammar>(), 1);
+  const auto answer = *grammar->Start(), other = *grammar->Start();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(*answer->Accept(TokenId{1}) && *other->Accept(TokenId{1}));
+  }
+  EXPECT_EQ(answer->Accept(TokenId{1}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(other->FillMask({}).ok());
+}
+
 // Whoever's token came next had ended, however little it held.
 TEST(GrammarCacheTest, AModestClientGoesOn) {
   const auto cache = CacheOfBlocks();

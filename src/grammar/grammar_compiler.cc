@@ -35,7 +35,8 @@ GrammarCacheLimits LimitsOf(const GrammarCompilerOptions& options) {
   return {.bytes = std::min(options.cache_bytes, quarter),
           .entries = options.cache_entries,
           .all = options.grammar_bytes,
-          .client = quarter};
+          .client = quarter,
+          .answer = std::min(quarter, options.answer_bytes)};
 }
 
 }  // namespace

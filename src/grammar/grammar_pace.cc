@@ -1,5 +1,6 @@
 #include "grammar/grammar_pace.h"
 
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <optional>
@@ -15,9 +16,9 @@ namespace fathom {
 namespace {
 
 constexpr int kTriedTokens = 32;
-constexpr int64_t kTriedLimits = 5;  // of a token: others wait for the thread that tries
+constexpr int64_t kTriedTimes = 2;  // what a first token may: others wait for the thread that tries
 
-constexpr int64_t kStartsPerToken = 32;  // an engine starts all answers of a request at once
+constexpr int64_t kStartSteps = 50'000;  // an engine starts all answers of a request at once
 
 thread_local bool limited = false;
 
@@ -42,10 +43,12 @@ std::optional<TokenId> Draw(std::span<const uint32_t> words, Rng& rng) {
 
 __thread int64_t steps_to_look = 0;
 
-// 20 ms of a core with 129,280 tokens, 6 with 4096. What clients send takes less of it
-// (docs/structured-output.md).
-int64_t MostSteps(int32_t vocab) {
-  return 1'500'000 + int64_t{32} * vocab;
+// Some 3 ns each. With 129,280 tokens 30 ms of a core, and 170 in reserve; with 4096 5 and 5.
+AnswerPace::AnswerPace(int32_t vocab)
+    : each_(1'500'000 + int64_t{70} * vocab), most_reserve_(int64_t{450} * vocab) {}
+
+void AnswerPace::Took(int64_t tokens, int64_t steps) {
+  reserve_ = std::clamp(May(tokens) - steps, int64_t{0}, most_reserve_);
 }
 
 PaceLimit::PaceLimit(int64_t steps) : steps_(steps) {
@@ -72,32 +75,34 @@ Status TooSlow() {
 }
 
 Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
-  const int64_t most = MostSteps(vocab);
+  AnswerPace pace(vocab);
+  const int64_t most_taken = kTriedTimes * pace.May(1);
   int64_t taken = 0;
   const auto in_pace = [&](int64_t steps, const auto& work) -> Status {
     const PaceLimit limit(steps);
     const Status status = work();
     taken += limit.taken();
+    pace.Took(1, limit.taken());
     TRY(PaceLimit::Check());
     return status;
   };
   std::unique_ptr<GrammarState> state;
   std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocab)));
-  TRY(in_pace(most / kStartsPerToken, [&]() -> Status {
+  TRY(in_pace(kStartSteps, [&]() -> Status {
     state = TRY(grammar.Start());
     return {};
   }));
-  TRY(in_pace(most, [&]() -> Status {
+  TRY(in_pace(pace.May(1), [&]() -> Status {
     if (state->FillMask(words).ok()) return {};
     return InvalidArgument("no token of the vocabulary can begin an answer");
   }));
   const std::vector<uint32_t> first = words;
   Rng rng(/*seed=*/0);
   bool goes_on = true;
-  for (int i = 0; i < kTriedTokens && goes_on && taken < kTriedLimits * most; ++i) {
+  for (int i = 0; i < kTriedTokens && goes_on && taken < most_taken; ++i) {
     const std::optional<TokenId> token = Draw(words, rng);
     if (!token) break;
-    TRY(in_pace(most, [&]() -> Status {
+    TRY(in_pace(pace.May(1), [&]() -> Status {
       // What fails otherwise may come in no answer, and ends the one that it comes in.
       const Result<bool> accepted = state->Accept(*token);
       goes_on = accepted.ok() && *accepted && !state->terminated() && state->FillMask(words).ok();

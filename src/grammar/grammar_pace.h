@@ -9,8 +9,20 @@
 
 namespace fathom {
 
-// Steps (grammar_steps.h) that a token may take of a vocabulary of so many.
-int64_t MostSteps(int32_t vocab);
+// What one answer may take, in steps (grammar_steps.h): so many for each of its tokens, and what it
+// has in reserve, which is full at first and fills again with what tokens leave.
+class AnswerPace {
+ public:
+  explicit AnswerPace(int32_t vocab);  // of so many tokens: costly masks ask about all of them
+
+  int64_t each() const { return each_; }
+  int64_t May(int64_t tokens) const { return tokens * each_ + reserve_; }
+  void Took(int64_t tokens, int64_t steps);
+
+ private:
+  int64_t each_, most_reserve_;
+  int64_t reserve_ = most_reserve_;
+};
 
 // While this lives, grammars' states on this thread fail with TooSlow() once they have taken so
 // many steps.

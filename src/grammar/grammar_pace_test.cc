@@ -31,7 +31,7 @@ class Counting final : public Grammar {
       if (Raw(token) <= last_ || Raw(token) > last_ + 3) return Internal("not in the mask");
       last_ = Raw(token);
       of_.seen.insert(last_);
-      steps_to_look -= ++at_ == of_.slow_ ? MostSteps(kVocab) + 1 : of_.each_steps_;
+      steps_to_look -= ++at_ == of_.slow_ ? AnswerPace(kVocab).May(1) + 1 : of_.each_steps_;
       return true;
     }
     Status FillMask(std::span<uint32_t> words) override {
@@ -60,6 +60,21 @@ class Counting final : public Grammar {
   const int64_t each_steps_, start_steps_;
 };
 
+TEST(GrammarPace, AnAnswerHasAReserve) {
+  AnswerPace pace(kVocab);
+  const int64_t each = pace.each(), reserve = pace.May(1) - each;
+  EXPECT_EQ(reserve, 450 * kVocab);
+  EXPECT_EQ(pace.May(3), 3 * each + reserve);
+  pace.Took(2, 2 * each + reserve - 5);
+  EXPECT_EQ(pace.May(1), each + 5);
+  pace.Took(1, each - 10);
+  EXPECT_EQ(pace.May(1), each + 15);
+  pace.Took(1, each + 1000);  // it has failed
+  EXPECT_EQ(pace.May(1), each);
+  pace.Took(1, 0);
+  EXPECT_EQ(pace.May(1), each + reserve) << "no more than at first";
+}
+
 TEST(GrammarPace, IsTriedBeforeAnAnswer) {
   const Counting quick(0), slow(8), late(40);
   const auto first = TryPace(quick, kVocab);
@@ -71,10 +86,10 @@ TEST(GrammarPace, IsTriedBeforeAnAnswer) {
   EXPECT_LT(*quick.seen.rbegin(), 30 + 90) << "nor the last";
   EXPECT_EQ(TryPace(slow, kVocab).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(TryPace(late, kVocab).ok());
-  const Counting heavy(0, /*each_steps=*/MostSteps(kVocab));
+  const Counting heavy(0, /*each_steps=*/AnswerPace(kVocab).each());
   EXPECT_TRUE(TryPace(heavy, kVocab).ok());
-  EXPECT_LE(heavy.seen.size(), 5u) << "a compiler's thread has others to serve";
-  const Counting slow_to_start(0, 0, MostSteps(kVocab) / 16);
+  EXPECT_LE(heavy.seen.size(), 3u) << "a compiler's thread has others to serve";
+  const Counting slow_to_start(0, 0, AnswerPace(kVocab).each() / 16);
   EXPECT_EQ(TryPace(slow_to_start, kVocab).status().code(), StatusCode::kInvalidArgument);
 }
 
@@ -123,6 +138,41 @@ TEST(GrammarPace, OfRulesThatMayAllBeNothingIsRefused) {
       << slow.status().message();
 }
 
+// They are work without a bound, for what no answer has.
+TEST(GrammarPace, RulesHaveNoAttributes) {
+  const GrammarCompiler::Compile compile = MakeXgrammarCompile(ByteVocabulary());
+  for (const char* attributes :
+       {"capture_hidden_stop_bytes=1", "capture", "capture=\"]\"", "max_tokens=3", "lazy"}) {
+    const auto made =
+        compile({.kind = GrammarKind::kEbnf,
+                 .text = fmt::format("root ::= s\ns[{}] ::= \".\" s | [a-z]", attributes)});
+    ASSERT_FALSE(made.ok()) << attributes;
+    EXPECT_NE(made.status().message().find("no attributes"), std::string::npos)
+        << made.status().message();
+  }
+}
+
+// Each of many rules that begin at a byte looks at all others of that byte.
+TEST(GrammarPace, CountsRulesThatBeginTogether) {
+  std::string rules = "root ::= \"" + std::string(220, 'p') + "\" s \"z\"\ns ::=";
+  std::string others;
+  for (int i = 0; i < 2400; ++i) {
+    const std::string name = fmt::format("r{}", i);
+    rules += (i > 0 ? "|" : " ") + name;
+    others += "\n" + name + "::=[.]*q";
+  }
+  GrammarVocabulary vocabulary = ByteVocabulary();
+  vocabulary.tokens.push_back(std::string(128, '.'));
+  vocabulary.size = 258;
+  const auto grammar = MakeXgrammarCompile(vocabulary)(
+      {.kind = GrammarKind::kEbnf, .text = rules + others + "\nq ::= \"x\" q | \"y\""});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  const std::unique_ptr<GrammarState> state = (*grammar)->Start().value();
+  for (int i = 0; i < 220; ++i) ASSERT_TRUE(state->Accept(TokenId{'p'}).value());
+  const PaceLimit limit(20'000'000);  // five times what are states
+  EXPECT_FALSE(state->Accept(TokenId{257}).ok());
+}
+
 // A mask of it is seconds of work, behind a beginning that takes none.
 TEST(GrammarPace, EndsWithinAMask) {
   GrammarVocabulary vocabulary{.tokens = {"<eos>"}, .eos = {TokenId{0}}, .size = 0};
@@ -142,7 +192,7 @@ TEST(GrammarPace, EndsWithinAMask) {
   std::vector<uint32_t> words(MaskWords(vocabulary.size));
   for (int i = 0; i < 149; ++i) ASSERT_TRUE(state->Accept(token("q")).value());
   Status status;
-  const int64_t most = MostSteps(vocabulary.size);
+  const int64_t most = AnswerPace(vocabulary.size).May(1);
   int64_t taken = 0;
   for (int i = 0; i < 20 && status.ok(); ++i) {
     const PaceLimit limit(most);
