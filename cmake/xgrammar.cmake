@@ -75,6 +75,34 @@ endmacro()
 # none of them.
 xgrammar_mend(json_schema_converter [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
               [=[{'"', '"'}, {'\\', '\\'}, {0, 0x1f}}, true)]=])
+# What may be left out it takes by an edge from its first state to its last, which may have edges of
+# their own: a(b[0-9]+)? took a5.
+xgrammar_mend(fsm [=[
+  if (!ends_.empty()) {
+    fsm.AddEpsilonEdge(start_, ends_.front());
+  }
+  return FSMWithStartEnd(fsm, start_, ends_);]=] [=[
+  const int start = fsm.AddState();
+  const int end = fsm.AddState();
+  fsm.AddEpsilonEdge(start, start_);
+  fsm.AddEpsilonEdge(start, end);
+  for (const auto of_this : ends_) fsm.AddEpsilonEdge(of_this, end);
+  return FSMWithStartEnd(fsm, start, {end});]=])
+# A repetition without an end went back to one of the states that end the first, which may have edges
+# of its own: (bc{0,2}){0,}|b took bccc.
+xgrammar_mend(fsm_builder [=[  if (!has_upper_bound) {
+    for (int i = 2;]=] [=[  if (!has_upper_bound) {
+    if (state.lower_bound == 0) return ResultOk(child.Star());
+    std::vector<FSMWithStartEnd> copies(state.lower_bound - 1, child);
+    copies.push_back(child.Plus());
+    return ResultOk(FSMWithStartEnd::Concat(copies));
+    for (int i = 2;]=])
+# States that nothing follows it takes for one, also such as it has taken for another in the same
+# round: b*|a{1,3}|a took any number of a.
+xgrammar_mend(fsm [=[      if (outgoing_count == 0) {
+        if (result.IsEndState(i)) {]=] [=[      if (union_find_set.Count(i)) continue;
+      if (outgoing_count == 0) {
+        if (result.IsEndState(i)) {]=])
 # Its rules may have attributes. It has no answer to them here, and works for them without a bound.
 xgrammar_mend(grammar_parser "      if (has_capture && capture_value.empty()) {"
 [=[      ReportLexerError("A rule has no attributes here", start_line, start_column);
@@ -136,7 +164,7 @@ xgrammar_mend(grammar_matcher "  return FinishAccept(consumed_past_deadline);"
     forget_at_ = rows + std::max(64, rows / 256);
   }
   return FinishAccept(consumed_past_deadline);]=])
-foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher grammar_parser fsm json_schema_converter)
+foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher grammar_parser fsm fsm_builder json_schema_converter)
   configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc.mended"
                  "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc" COPYONLY)
 endforeach()

@@ -1,6 +1,8 @@
 #include "grammar/ebnf_pattern.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,7 @@ enum class Kind { kName, kIs, kPattern, kPunctuation, kQuantifier };
 struct Lexeme {
   Kind kind;
   std::string text;
+  std::string_view source = {};
 };
 
 // Cuts a grammar into lexemes. What it does not know for certain it does not take.
@@ -34,8 +37,10 @@ class Lexer {
   std::optional<std::vector<Lexeme>> All() {
     std::vector<Lexeme> lexemes;
     while (Skip()) {
+      const size_t begin = at_;
       std::optional<Lexeme> next = Next();
       if (!next) return std::nullopt;
+      next->source = text_.substr(begin, at_ - begin);
       lexemes.push_back(std::move(*next));
     }
     return lexemes;
@@ -71,6 +76,17 @@ class Lexer {
   // The escapes that mean the same in quotes, classes and patterns.
   static bool IsCommonEscape(char c) { return c == 'n' || c == 'r' || c == 't' || c == '\\'; }
 
+  // How long an escape by a character's number is here, which patterns have as well: \x41 or
+  // \u0041. More digits are more of the number here, and are none there.
+  size_t NumberEscape() const {
+    const std::string_view rest = text_.substr(at_);
+    const size_t digits = rest.starts_with("\\x") ? 2 : rest.starts_with("\\u") ? 4 : 0;
+    if (digits == 0) return 0;
+    const size_t end = rest.find_first_not_of("0123456789abcdefABCDEF", 2);
+    const size_t found = std::min(end, rest.size()) - 2;
+    return found == digits || (found > digits && digits == 4) ? 2 + digits : 0;
+  }
+
   std::optional<Lexeme> Quoted() {
     constexpr std::string_view kSpecial = R"(^$.|?*+()[]{}/-)";
     std::string pattern;
@@ -78,7 +94,10 @@ class Lexer {
       const char c = text_[at_];
       if (c == '"') return ++at_, Lexeme{Kind::kPattern, pattern};
       if (c == '\n') return std::nullopt;
-      if (c == '\\') {
+      if (const size_t size = NumberEscape(); size > 0) {
+        pattern += text_.substr(at_, size - 1);
+        at_ += size - 1;
+      } else if (c == '\\') {
         if (++at_ == text_.size()) return std::nullopt;
         if (IsCommonEscape(text_[at_])) pattern += '\\';
         if (!IsCommonEscape(text_[at_]) && text_[at_] != '"') return std::nullopt;
@@ -102,6 +121,10 @@ class Lexer {
       }
       if (c == '[' || c == '\n') return std::nullopt;
       if (c != '\\') continue;
+      if (const size_t size = NumberEscape(); size > 0) {
+        at_ += size - 1;
+        continue;
+      }
       if (++at_ == text_.size()) return std::nullopt;
       if (!IsCommonEscape(text_[at_]) && text_[at_] != ']' && text_[at_] != '-') {
         return std::nullopt;
@@ -150,6 +173,50 @@ class Inliner {
     return true;
   }
 
+  // What the rule matches, as a pattern.
+  std::optional<std::string> PatternOf(const std::string& name) {
+    active_.clear();
+    return Expand(name);
+  }
+
+  // The rules that have no pattern as they stand, and those that they name and that have one, so.
+  std::optional<std::string> WithPatterns() {
+    std::map<std::string, std::optional<std::string>> patterns;
+    for (const auto& [name, body] : rules_) patterns[name] = SmallPatternOf(name);
+    if (patterns["root"]) return std::nullopt;  // PatternOfEbnf() has all of it
+    std::string grammar;
+    std::set<std::string> named;
+    for (const auto& [name, body] : rules_) {
+      if (patterns[name]) continue;
+      grammar += name + " ::=";
+      for (const Lexeme& lexeme : body) {
+        grammar.append(" ").append(lexeme.source);
+        if (lexeme.kind == Kind::kName) named.insert(lexeme.text);
+      }
+      grammar += '\n';
+    }
+    bool any = false;
+    for (const std::string& name : named) {
+      const auto pattern = patterns.find(name);
+      if (pattern == patterns.end()) return std::nullopt;
+      if (!pattern->second) continue;
+      any = true;
+      grammar += name + " ::= " + PatternInEbnf(*pattern->second) + '\n';
+    }
+    if (!any || grammar.size() > kMaxEbnfBytes) return std::nullopt;
+    return grammar;
+  }
+
+ private:
+  std::optional<std::string> SmallPatternOf(const std::string& name) {
+    std::optional<std::string> pattern = PatternOf(name);
+    // More than a whole pattern may have: numbers and strings of JSON that count digits and spaces.
+    // The slowest that was tried took a second.
+    constexpr int64_t kMostChoices = 64;
+    if (pattern && !IsSmallAutomaton(*pattern, kMostChoices)) pattern.reset();
+    return pattern;
+  }
+
   std::optional<std::string> Expand(const std::string& name) {
     const auto rule = rules_.find(name);
     if (rule == rules_.end() || !active_.try_emplace(name).second) return std::nullopt;
@@ -174,7 +241,6 @@ class Inliner {
     return pattern + ")";
   }
 
- private:
   // Whether the lexeme may stand behind what was before it, where patterns mean the same: every
   // alternative has an element, and no quantifier has another.
   static bool Follows(const Lexeme& lexeme, char& before, int& depth) {
@@ -193,12 +259,27 @@ class Inliner {
 
 }  // namespace
 
+std::string PatternInEbnf(std::string_view pattern) {
+  std::string quoted = "Regex(\"";
+  for (const char c : pattern) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : std::string(1, c);
+  }
+  return quoted + "\")";
+}
+
 std::optional<std::string> PatternOfEbnf(std::string_view grammar) {
   const std::optional<std::vector<Lexeme>> lexemes = Lexer(grammar).All();
   Inliner inliner;
   if (!lexemes || !inliner.Read(*lexemes)) return std::nullopt;
-  std::optional<std::string> pattern = inliner.Expand("root");
-  return pattern;
+  return inliner.PatternOf("root");
+}
+
+std::optional<std::string> EbnfWithPatterns(std::string_view grammar) {
+  const std::optional<std::vector<Lexeme>> lexemes = Lexer(grammar).All();
+  Inliner inliner;
+  if (!lexemes || !inliner.Read(*lexemes)) return std::nullopt;
+  return inliner.WithPatterns();
 }
 
 }  // namespace fathom

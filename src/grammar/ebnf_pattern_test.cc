@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "base/rng.h"
+#include "base/token_mask.h"
+#include "grammar/byte_vocabulary.h"
 #include "grammar/grammar_limits.h"
 
 namespace fathom {
@@ -20,6 +24,27 @@ TEST(EbnfPattern, RulesTakeThePlaceOfTheirNames) {
   EXPECT_EQ(Pattern("a-b ::= \"\\n\\\"\"{2, 3}\nroot ::= a-b?"), "(((\\n\"){2,3})?)");
 }
 
+TEST(EbnfPattern, CharactersHaveNumbers) {
+  EXPECT_EQ(Pattern("root ::= \"\\x41-\" [^\\x00-\\x1f\\u00e9]"),
+            "((\\x41\\-)[^\\x00-\\x1f\\u00e9])");
+  EXPECT_EQ(Pattern("root ::= \"\\u00e9a\""), "((\\u00e9a))");
+}
+
+TEST(EbnfPattern, RulesWithoutRecursionAreThatOfOthersWithIt) {
+  EXPECT_EQ(EbnfWithPatterns(
+                "root ::= value\nvalue ::= \"[\" (value (ws \",\" value)*)? \"]\" | str # or\n"
+                "str ::= \"\\\"\" [^\"\\\\]* \"\\\"\" ws\nws ::= [ \\n]* | \"\"\nother ::= \"x\""),
+            "root ::= value\n"
+            "value ::= \"[\" ( value ( ws \",\" value ) * ) ? \"]\" | str\n"
+            "str ::= Regex(\"((\\\")[^\\\"\\\\\\\\]*(\\\")([ \\\\n]*|()))\")\n"
+            "ws ::= Regex(\"([ \\\\n]*|())\")\n");
+  for (const char* grammar :
+       {"root ::= \"x\"", "root ::= \"(\" root \")\" | \"x\"",
+        "root ::= root missing | a\na ::= \"x\"", "root ::= root a | (=a)\na ::= \"x\""}) {
+    EXPECT_EQ(EbnfWithPatterns(grammar), std::nullopt) << grammar;
+  }
+}
+
 TEST(EbnfPattern, WhatHasNoneIsLeftAlone) {
   for (const char* grammar : {"",
                               "root ::= \"(\" root \")\" | \"x\"",
@@ -29,8 +54,9 @@ TEST(EbnfPattern, WhatHasNoneIsLeftAlone) {
                               "\"a\"",
                               "root ::= \"a\"\nroot ::= \"b\"",
                               "root ::= TagDispatch((\"a\", b))\nb ::= \"b\"",
-                              "root ::= \"\\x41\"",
-                              "root ::= [\\u00e9]",
+                              "root ::= \"\\x041\"",
+                              "root ::= [\\x4]",
+                              "root ::= \"\\u00\"",
                               "root ::= []",
                               "root ::= \"open",
                               "root ::= [open",
@@ -49,6 +75,52 @@ TEST(EbnfPattern, WhatHasNoneIsLeftAlone) {
         "\nr" + std::to_string(i) + " ::= r" + std::to_string(i - 1) + " r" + std::to_string(i - 1);
   }
   EXPECT_EQ(Pattern(doubling), "none");
+}
+
+// With a lexeme that only xgrammar knows a grammar stays as it is.
+TEST(EbnfPattern, PatternsInAGrammarChangeNoAnswer) {
+  const std::string json = R"x(root ::= value
+value ::= "{" ws (pair ("," ws pair)*)? "}" ws | "[" ws (value ("," ws value)*)? "]" ws | str | num
+pair ::= str ":" ws value
+str ::= "\"" ([^"\\\x00-\x1f] | "\\" (["\\bn] | "u" [0-9a-f]{2}))* "\"" ws
+num ::= "-"? ("0" | [1-9] [0-9]{0,2}) ("." [0-9]+)? ws
+ws ::= "" | " " | "\n" [ \t]{0,2})x";
+  const std::string sums = R"x(root ::= sum
+sum ::= term (ws [-+] ws term)*
+term ::= name | "(" ws sum ws ")" | name "[" sum "]"
+name ::= [a-b] [a-b0]* ("'" | "''")?
+ws ::= [ \n]*)x";
+  const GrammarCompiler::Compile compile = MakeXgrammarCompile(ByteVocabulary());
+  const auto grammar = [&](const std::string& text) {
+    const auto made = compile({.kind = GrammarKind::kEbnf, .text = text});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return *made;
+  };
+  for (const auto& text : {json, sums}) {
+    ASSERT_NE(EbnfWithPatterns(text), std::nullopt);
+    const std::string as_it_is = text + "\nnever ::= \"\\x041\"";
+    ASSERT_EQ(EbnfWithPatterns(as_it_is), std::nullopt);
+    const auto with = grammar(text), without = grammar(as_it_is);
+    const std::string bytes = text == json ? "{}[]\",: \n\\u0a1-." : "ab0'()[]+- \n";
+    Rng rng(/*seed=*/0);
+    std::vector<uint32_t> words(MaskWords(257)), others(words.size());
+    int whole = 0;
+    for (int i = 0; i < 400; ++i) {
+      const auto state = with->Start().value(), other = without->Start().value();
+      for (int at = 0; at < 30; ++at) {
+        ASSERT_TRUE(state->FillMask(words).ok() && other->FillMask(others).ok());
+        ASSERT_EQ(words, others);
+        const bool end = (words[8] & 1) != 0 && rng.Below(3) == 0;
+        const TokenId byte{
+            static_cast<uint8_t>(bytes[rng.Below(static_cast<uint32_t>(bytes.size()))])};
+        const bool taken = state->Accept(end ? kByteEos : byte).value();
+        ASSERT_EQ(taken, other->Accept(end ? kByteEos : byte).value());
+        if (taken && end) break;
+      }
+      whole += static_cast<int>(state->terminated());
+    }
+    EXPECT_GT(whole, 20);
+  }
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ Status CheckPattern(std::string_view pattern, std::string_view where);
 Status CheckSchemaPattern(std::string_view pattern, std::string_view where,
                           PatternUse use = PatternUse::kJsonString);
 // Whether the whole pattern is soon made an automaton of: the time grows with the square of the
-// repetitions that a text may be in at once.
-bool IsSmallAutomaton(std::string_view pattern);
+// repetitions that a text may be in at once, of which there are `most_choices`.
+bool IsSmallAutomaton(std::string_view pattern, int64_t most_choices = 20);
 Status CheckEbnf(std::string_view grammar);
 // What stands in it; `own`: of the server, so that its places say nothing to who asked.
 Status CheckStructuralTag(std::string_view tag, bool own = false);

@@ -169,10 +169,10 @@ Status CheckSchemaPattern(std::string_view pattern, std::string_view where, Patt
                          where, meter.nested(), kMostNested);
 }
 
-bool IsSmallAutomaton(std::string_view pattern) {
-  constexpr int64_t kMostCharacters = 2000, kMostChoices = 20;
+bool IsSmallAutomaton(std::string_view pattern, int64_t most_choices) {
+  constexpr int64_t kMostCharacters = 2000;
   PatternMeter meter(pattern, "", /*ebnf=*/false);
-  return meter.Measure().ok() && meter.choices() <= kMostChoices &&
+  return meter.Measure().ok() && meter.choices() <= most_choices &&
          pattern.size() <= kMostCharacters;
 }
 

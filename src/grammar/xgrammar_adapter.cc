@@ -185,18 +185,12 @@ class XgrammarGrammar final : public Grammar {
   const size_t bytes_;
 };
 
-// One automaton for a whole pattern, whose masks take some microseconds: nothing in them depends on
-// what stands around a rule. Nothing where xgrammar makes none.
-std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler& compiler,
-                                                      std::string_view pattern, Warnings& warned) {
-  std::string quoted;
-  for (const char c : pattern) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : std::string(1, c);
-  }
+// Nothing where xgrammar makes none, or leaves something out.
+std::optional<xgrammar::CompiledGrammar> CompileEbnf(xgrammar::GrammarCompiler& compiler,
+                                                     const std::string& grammar, Warnings& warned) {
   std::optional<xgrammar::CompiledGrammar> compiled;
   try {
-    compiled = compiler.CompileGrammar("root ::= Regex(\"" + quoted + "\")");
+    compiled = compiler.CompileGrammar(grammar);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {  // GivenUp is none
@@ -211,8 +205,16 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
   std::optional<std::string> pattern;
   if (spec.kind == GrammarKind::kRegex || spec.kind == GrammarKind::kChoices) pattern = spec.text;
   if (spec.kind == GrammarKind::kEbnf) pattern = PatternOfEbnf(spec.text);
+  // Patterns are automata, whose masks take some microseconds: nothing in them depends on what
+  // stands around a rule.
+  std::optional<std::string> better;
   if (pattern && IsSmallAutomaton(*pattern)) {
-    if (auto whole = CompileWhole(compiler, *pattern, warned)) return *std::move(whole);
+    better = "root ::= " + PatternInEbnf(*pattern);
+  } else if (spec.kind == GrammarKind::kEbnf) {
+    better = EbnfWithPatterns(spec.text);
+  }
+  if (better) {
+    if (auto compiled = CompileEbnf(compiler, *better, warned)) return *std::move(compiled);
   }
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
