@@ -115,6 +115,25 @@ TEST(CompileLimit, ACompilerTakesSoMuchMemory) {
   EXPECT_LE(ThreadBytes() - before, int64_t{1} << 20);  // given back, but for tables
 }
 
+// Automata have a mask for each state; rules do with fewer.
+TEST(CompileLimit, WhatIsTooMuchAsAnAutomatonStaysRules) {
+  const GrammarCompiler::Compile compile = Compiler();
+  ASSERT_TRUE(compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());  // but for tables
+  std::string text = "root ::= \"(\" root \")\" | p0\np39 ::= \"x\"";
+  for (int i = 0; i < 39; ++i) text += fmt::format("\np{} ::= [a-z]{{40}} p{}", i, i + 1);
+  const GrammarSpec spec{.kind = GrammarKind::kEbnf, .text = text};
+  const auto takes = [&](size_t bytes) {
+    const CompileLimit limit(std::chrono::hours(1), bytes, kWaited);
+    const int64_t before = ThreadBytes();
+    const auto made = compile(spec);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return ThreadBytes() - before;
+  };
+  const int64_t automaton = takes(size_t{1} << 30);
+  const int64_t rules = takes(static_cast<size_t>(automaton / 2));
+  EXPECT_LT(rules, automaton / 2);
+}
+
 // Wherever that is.
 TEST(CompileLimit, WhatIsGivenUpLeavesNothing) {
   const GrammarCompiler::Compile compile = Compiler();

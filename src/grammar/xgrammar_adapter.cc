@@ -193,7 +193,8 @@ std::optional<xgrammar::CompiledGrammar> CompileEbnf(xgrammar::GrammarCompiler& 
     compiled = compiler.CompileGrammar(grammar);
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const std::exception&) {  // GivenUp is none
+  } catch (const std::exception&) {
+  } catch (const GivenUp&) {  // as it stands it may do with less, or gives up as well
   }
   if (!warned.text().empty()) compiled.reset();
   warned.Forget();
