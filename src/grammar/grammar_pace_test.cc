@@ -89,6 +89,9 @@ TEST(GrammarPace, IsTriedBeforeAnAnswer) {
   const Counting heavy(0, /*each_steps=*/AnswerPace(kVocab).each());
   EXPECT_TRUE(TryPace(heavy, kVocab).ok());
   EXPECT_LE(heavy.seen.size(), 3u) << "a compiler's thread has others to serve";
+  const Counting over(0, /*each_steps=*/AnswerPace(kVocab).each() + 60'000);
+  EXPECT_EQ(TryPace(over, kVocab).status().code(), StatusCode::kInvalidArgument)
+      << "the reserve is for one token of such";
   const Counting slow_to_start(0, 0, AnswerPace(kVocab).each() / 16);
   EXPECT_EQ(TryPace(slow_to_start, kVocab).status().code(), StatusCode::kInvalidArgument);
 }

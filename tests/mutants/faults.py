@@ -294,7 +294,6 @@ FAULTS = [
     (GM, "held_ <= limits.answer && room_for_all", "room_for_all", COMPILER),
     (GM, "TRY(MakeRoomFor(client, bytes));", ";", COMPILER, S),
     ("src/grammar/grammar_pace.cc", "for (; left > 0; --left) word &= word - 1;", ";", "grammar_test GrammarPace*", S),
-    ("src/grammar/grammar_pace.cc", "in_pace(kStartSteps, ", "in_pace(pace.May(1), ", "grammar_test GrammarPace*"),
     ("src/grammar/grammar_pace.cc", "taken < most_taken", "true", "grammar_test GrammarPace*"),
     ("src/grammar/grammar_pace.cc", "pace.Took(1, limit.taken());", ";", "grammar_test GrammarPace*", S),
     ("src/grammar/grammar_pace.cc", "std::clamp(May(tokens) - steps, int64_t{0}, most_reserve_)", "May(tokens) - steps",
