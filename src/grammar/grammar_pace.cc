@@ -67,10 +67,8 @@ int64_t PaceLimit::taken() const {
 }
 
 Status PaceLimit::Check() {
-  return limited && steps_to_look < 0 ? TooSlow() : Status();
-}
-
-Status TooSlow() {
+  const bool passed = limited && steps_to_look < 0;
+  if (!passed) return {};
   return InvalidArgument("the grammar takes too long for a token, and others wait: simplify it");
 }
 

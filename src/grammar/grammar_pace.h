@@ -24,8 +24,7 @@ class AnswerPace {
   int64_t reserve_ = most_reserve_;
 };
 
-// While this lives, grammars' states on this thread fail with TooSlow() once they have taken so
-// many steps.
+// While this lives, grammars' states on this thread fail once they have taken so many steps.
 class PaceLimit {
  public:
   explicit PaceLimit(int64_t steps);
@@ -33,14 +32,12 @@ class PaceLimit {
   PaceLimit(const PaceLimit&) = delete;
 
   int64_t taken() const;
-  static Status Check();  // of this thread's
+  // kInvalidArgument once this thread's has been passed.
+  static Status Check();
 
  private:
   const int64_t steps_;
 };
-
-// kInvalidArgument, of a grammar that takes more: other requests wait.
-Status TooSlow();
 
 // What may begin an answer. Tokens are drawn from the masks, some of an answer's first: a grammar
 // that nothing can begin, or that is too slow at one of them, is kInvalidArgument, so that no
