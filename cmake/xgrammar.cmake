@@ -103,6 +103,92 @@ xgrammar_mend(fsm [=[      if (outgoing_count == 0) {
         if (result.IsEndState(i)) {]=] [=[      if (union_find_set.Count(i)) continue;
       if (outgoing_count == 0) {
         if (result.IsEndState(i)) {]=])
+# Counts above 128 are an edge of a state that must have no other; merged with another one such a state
+# had some: ([ab]{200}|c)d took aacd.
+xgrammar_mend(fsm [=[      if (edge.IsExcludeToken()) {
+        has_exclude_token]=] [=[      if (edge.IsExcludeToken() || edge.IsRepeatRef()) {
+        has_exclude_token]=])
+xgrammar_mend(fsm [=[    // Case 1: Like ab]=] [=[    const auto counts = [&](int state) {
+      for (const auto& edge : result.GetFsm().GetEdges(state)) {
+        if (edge.IsRepeatRef()) return true;
+      }
+      return false;
+    };
+    // Case 1: Like ab]=])
+xgrammar_mend(fsm "union_find_set.Count(i) || i == result.GetStart()) {"
+              "union_find_set.Count(i) || i == result.GetStart() || counts(i)) {")
+xgrammar_mend(fsm [=[sibling == result.GetStart() ||
+            result.IsEndState(sibling)]=] [=[sibling == result.GetStart() || counts(sibling) ||
+            result.IsEndState(sibling)]=])
+# A rule that is only another one, counted, has that one counted twice, and so on: a ::= a{2} had no
+# end. A rule within itself, or behind many such, stays a rule.
+xgrammar_mend(grammar_functor "    if (ref_choice.size() == 1) {
+      // Visit the element instead"
+"    if (ref_choice.size() == 1 && open_.size() < 16 && open_.insert(rule_id).second) {
+      // Visit the element instead")
+xgrammar_mend(grammar_functor "      grammar_expr_id = VisitExpr(ref_choice[0]);
+    }
+  }
+
+  // Memoize" "      grammar_expr_id = VisitExpr(ref_choice[0]);
+      open_.erase(rule_id);
+    }
+  }
+
+  // Memoize")
+xgrammar_mend(grammar_functor "  std::map<std::vector<int64_t>, int32_t> repetition_cache_;"
+              "  std::map<std::vector<int64_t>, int32_t> repetition_cache_;
+  std::set<int32_t> open_;  // rules whose element is being visited")
+# A mask of the root's knows of nothing behind the root; where rules name it, another one is the root.
+xgrammar_mend(grammar_compiler
+"CompiledGrammar GrammarCompilerSub::MultiThreadCompileGrammar(Grammar grammar_unoptimized) {"
+[=[static Grammar WithRootOfItsOwn(const Grammar& grammar) {
+  using Type = Grammar::Impl::GrammarExprType;
+  const int32_t root = grammar->GetRootRuleId();
+  bool named = false;
+  for (int32_t i = 0; i < grammar->NumGrammarExprs(); ++i) {
+    const auto expr = grammar->GetGrammarExpr(i);
+    named |= (expr.type == Type::kRuleRef || expr.type == Type::kRepeat) && expr[0] == root;
+  }
+  if (!named) return grammar;
+  GrammarBuilder builder(grammar);
+  const int32_t body = builder.AddChoices({builder.AddSequence({builder.AddRuleRef(root)})});
+  return builder.Get(builder.AddRuleWithHint("root", body));
+}
+
+CompiledGrammar GrammarCompilerSub::MultiThreadCompileGrammar(Grammar grammar_unoptimized) {
+  grammar_unoptimized = WithRootOfItsOwn(grammar_unoptimized);]=])
+xgrammar_mend(grammar_compiler "#include \"earley_parser.h\"" "#include \"earley_parser.h\"
+#include \"grammar_builder.h\"")
+# Its regular expressions become EBNF, where \x41 goes on as long as digits do: \x61a was U+061A. Names
+# of groups are of letters alone for it.
+xgrammar_mend(regex_converter "  auto [codepoint, len] = ParseNextEscaped(current_, CUSTOM_ESCAPE_MAP);"
+[=[  if (current_[1] == 'x') {
+    current_ += 4;
+    return EscapeString(16 * HexCharToInt(current_[-2]) + HexCharToInt(current_[-1]));
+  }
+  auto [codepoint, len] = ParseNextEscaped(current_, CUSTOM_ESCAPE_MAP);]=])
+xgrammar_mend(regex_converter [=[      return "\\" + res;
+    } else {
+      return res;]=] [=[      return "\\" + res;
+    } else {
+      if (res.rfind("\\x", 0) == 0) return "\\u00" + res.substr(2);
+      return res;]=])
+xgrammar_mend(regex_converter "isalpha(*current_)) {
+      ++current_;" "(isalnum(*current_) || *current_ == '_')) {
+      ++current_;")
+xgrammar_mend(regex_converter "  if (*current_ == ':') {" "  if (*current_ == 'P' && current_[1] == '<') ++current_;
+  if (*current_ == ':') {")
+xgrammar_mend(regex_converter "Group modifier flag is not supported yet."
+              "(?i) goes with small patterns alone, and with none of a structural tag: write [aA]")
+# Of its macros in EBNF those of tokens are the server's own, and a pattern has limits.
+xgrammar_mend(grammar_parser "    if (kMacroFunctions.count(id)) {" [=[    if (kMacroFunctions.count(id)) {
+      if (id != "Regex") ReportParseError("Of macros there is Regex alone, and " + id + " names no rule");]=])
+xgrammar_mend(grammar_parser "  std::string pattern = pattern_node->value;"
+[=[  std::string pattern = pattern_node->value;
+  if (const std::string why = fathom::FaultOfMacro(pattern); !why.empty()) {
+    ReportParseError(why, delta_element);
+  }]=])
 # Its rules may have attributes. It has no answer to them here, and works for them without a bound.
 xgrammar_mend(grammar_parser "      if (has_capture && capture_value.empty()) {"
 [=[      ReportLexerError("A rule has no attributes here", start_line, start_column);
@@ -135,6 +221,48 @@ xgrammar_steps(earley_parser 2 "Scan(state, ch);")
 xgrammar_steps(earley_parser 1 "if ((!edge.IsCharRange()) || ch < edge.min")
 xgrammar_steps(grammar_matcher 1 "const auto cur_token_idx = *token_it++;")
 xgrammar_steps(grammar_matcher "64 + tokenizer_info_.GetVocabSize() / 256" "latest_states_with_masks.push_back(")
+# Those that are known at a byte were nodes of a hash table, whose buckets stayed as many as they had
+# ever been. They are a table without nodes, as large as is needed.
+xgrammar_mend(earley_parser "bool RepeatDetector::IsVisited(const ParserState& state) const {"
+[=[static constexpr int32_t kNoState = std::numeric_limits<int32_t>::min();  // as rule_start_pos
+
+static size_t SlotOf(const std::vector<ParserState>& table, const ParserState& state) {
+  const size_t mask = table.size() - 1;
+  size_t slot = (StateHashForParsing()(state) * 0x9e3779b97f4a7c15ull >> 32) & mask;
+  for (; table[slot].rule_start_pos != kNoState; slot = (slot + 1) & mask) {
+    fathom::CountSteps(2);
+    if (StateEqualForParsing()(table[slot], state)) break;
+  }
+  return slot;
+}
+
+static std::vector<ParserState> TableOf(const std::vector<ParserState>& states, size_t slots) {
+  fathom::CountSteps(slots);
+  ParserState none;
+  none.rule_start_pos = kNoState;
+  std::vector<ParserState> table(slots, none);
+  for (const ParserState& state : states) {
+    if (state.rule_start_pos != kNoState) table[SlotOf(table, state)] = state;
+  }
+  return table;
+}
+
+bool RepeatDetector::IsVisited(const ParserState& state) const {
+  fathom::CountSteps(1 + (size_ > transition_threshold_ ? 0 : size_ / 16));]=])
+xgrammar_mend(earley_parser "visited_set_.find(state) != visited_set_.end()"
+              "visited_vector_[SlotOf(visited_vector_, state)].rule_start_pos != kNoState")
+xgrammar_mend(earley_parser [=[    for (const auto& s : visited_vector_) {
+      visited_set_.insert(s);
+    }
+  }
+  size_++;]=] [=[    visited_vector_ = TableOf(visited_vector_, 256);
+  } else if (size_ > transition_threshold_ && 2 * size_ >= visited_vector_.size()) {
+    visited_vector_ = TableOf(visited_vector_, 2 * visited_vector_.size());
+  }
+  size_++;]=])
+xgrammar_mend(earley_parser "    visited_set_.insert(state);" [=[    fathom::CountSteps(12);
+    visited_vector_[SlotOf(visited_vector_, state)] = state;]=])
+xgrammar_mend(earley_parser "    visited_set_.clear();" "    visited_vector_.resize(transition_threshold_);")
 # What it knows of automata's states it keeps for each rule by the state's number among those of all
 # rules: 7 MB an answer where a schema has 200 branches. A state is one rule's alone, so that one
 # table does for all; those that an inlined function looks into stay empty.
@@ -164,7 +292,8 @@ xgrammar_mend(grammar_matcher "  return FinishAccept(consumed_past_deadline);"
     forget_at_ = rows + std::max(64, rows / 256);
   }
   return FinishAccept(consumed_past_deadline);]=])
-foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher grammar_parser fsm fsm_builder json_schema_converter)
+foreach(name earley_parser grammar_compiler grammar_builder grammar_functor grammar_matcher grammar_parser fsm fsm_builder json_schema_converter
+        regex_converter)
   configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc.mended"
                  "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc" COPYONLY)
 endforeach()

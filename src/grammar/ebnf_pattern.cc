@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "grammar/grammar_limits.h"
+#include "grammar/grammar_steps.h"
 
 namespace fathom {
 namespace {
@@ -29,6 +30,18 @@ struct Lexeme {
   std::string_view source = {};
 };
 
+bool IsDigit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// For xgrammar these are no names of rules, wherever they stand.
+bool IsReserved(std::string_view name) {
+  constexpr std::string_view kReserved[] = {"true",        "false",           "Regex",
+                                            "Token",       "ExcludeToken",    "Substring",
+                                            "TagDispatch", "TokenTagDispatch"};
+  return IsDigit(name[0]) || std::ranges::find(kReserved, name) != std::end(kReserved);
+}
+
 // Cuts a grammar into lexemes. What it does not know for certain it does not take.
 class Lexer {
  public:
@@ -50,7 +63,7 @@ class Lexer {
   // To the next lexeme, if there is one.
   bool Skip() {
     for (; at_ < text_.size(); ++at_) {
-      if (text_[at_] == '#') at_ = text_.find('\n', at_);
+      if (text_[at_] == '#') at_ = text_.find_first_of("\r\n", at_);
       if (at_ == text_.npos) return false;
       if (!Among(" \t\r\n", text_[at_])) return true;
     }
@@ -70,7 +83,9 @@ class Lexer {
     const size_t begin = at_ - 1;
     while (at_ < text_.size() && IsNameByte(text_[at_])) ++at_;
     if (at_ < text_.size() && text_[at_] == '(') return std::nullopt;  // a macro
-    return Lexeme{Kind::kName, std::string(text_.substr(begin, at_ - begin))};
+    const std::string_view name = text_.substr(begin, at_ - begin);
+    if (IsReserved(name)) return std::nullopt;
+    return Lexeme{Kind::kName, std::string(name)};
   }
 
   // The escapes that mean the same in quotes, classes and patterns.
@@ -93,7 +108,7 @@ class Lexer {
     for (++at_; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (c == '"') return ++at_, Lexeme{Kind::kPattern, pattern};
-      if (c == '\n') return std::nullopt;
+      if (c == '\n' || c == '\r') return std::nullopt;
       if (const size_t size = NumberEscape(); size > 0) {
         pattern += text_.substr(at_, size - 1);
         at_ += size - 1;
@@ -119,7 +134,7 @@ class Lexer {
         if (whole == "[]" || whole == "[^]") return std::nullopt;
         return Lexeme{Kind::kPattern, std::string(whole)};
       }
-      if (c == '[' || c == '\n') return std::nullopt;
+      if (c == '[' || c == '\n' || c == '\r') return std::nullopt;
       if (c != '\\') continue;
       if (const size_t size = NumberEscape(); size > 0) {
         at_ += size - 1;
@@ -137,10 +152,14 @@ class Lexer {
     const size_t end = text_.find('}', at_);
     if (end == text_.npos) return std::nullopt;
     std::string text;
+    char before = ' ';
     for (const char c : text_.substr(at_, end + 1 - at_)) {
-      if (c == ' ') continue;
-      if (!Among("0123456789,{}", c)) return std::nullopt;
-      text += c;
+      if (c != ' ') {
+        const bool two = before == ' ' && IsDigit(c) && !text.empty() && IsDigit(text.back());
+        if (two || !Among("0123456789,{}", c)) return std::nullopt;
+        text += c;
+      }
+      before = c;
     }
     at_ = end + 1;
     return Lexeme{Kind::kQuantifier, text};
@@ -162,6 +181,7 @@ class Inliner {
       if (begins) {
         const auto [at, is_new] = rules_.try_emplace(lexemes[i].text);
         if (lexemes[i].kind != Kind::kName || !is_new) return false;
+        if (i > 0 && !BeginsLine(lexemes[i - 1], lexemes[i])) return false;
         body = &at->second;
         ++i;
       } else if (body != nullptr) {
@@ -174,20 +194,24 @@ class Inliner {
   }
 
   // What the rule matches, as a pattern.
-  std::optional<std::string> PatternOf(const std::string& name) {
-    active_.clear();
-    return Expand(name);
+  const std::optional<std::string>& PatternOf(const std::string& name) {
+    // Of a rule within itself there is none, which is what stands here until it is known.
+    const auto [known, is_new] = known_.try_emplace(name);
+    if (!is_new) return known->second;
+    LookAtSteps();
+    std::optional<std::string> pattern = Expand(name);
+    known_bytes_ += pattern ? pattern->size() : 0;
+    if (known_bytes_ <= kMostKnownBytes) known->second = std::move(pattern);
+    return known->second;
   }
 
   // The rules that have no pattern as they stand, and those that they name and that have one, so.
   std::optional<std::string> WithPatterns() {
-    std::map<std::string, std::optional<std::string>> patterns;
-    for (const auto& [name, body] : rules_) patterns[name] = SmallPatternOf(name);
-    if (patterns["root"]) return std::nullopt;  // PatternOfEbnf() has all of it
+    if (HasSmallPattern("root")) return std::nullopt;  // PatternOfEbnf() has all of it
     std::string grammar;
     std::set<std::string> named;
     for (const auto& [name, body] : rules_) {
-      if (patterns[name]) continue;
+      if (HasSmallPattern(name)) continue;
       grammar += name + " ::=";
       for (const Lexeme& lexeme : body) {
         grammar.append(" ").append(lexeme.source);
@@ -197,36 +221,42 @@ class Inliner {
     }
     bool any = false;
     for (const std::string& name : named) {
-      const auto pattern = patterns.find(name);
-      if (pattern == patterns.end()) return std::nullopt;
-      if (!pattern->second) continue;
+      if (!rules_.contains(name)) return std::nullopt;
+      if (!HasSmallPattern(name)) continue;
       any = true;
-      grammar += name + " ::= " + PatternInEbnf(*pattern->second) + '\n';
+      grammar += name + " ::= " + PatternInEbnf(*PatternOf(name)) + '\n';
     }
     if (!any || grammar.size() > kMaxEbnfBytes) return std::nullopt;
     return grammar;
   }
 
  private:
-  std::optional<std::string> SmallPatternOf(const std::string& name) {
-    std::optional<std::string> pattern = PatternOf(name);
+  static constexpr size_t kMostKnownBytes = size_t{4} << 20;  // rules beyond stay rules
+
+  static bool BeginsLine(const Lexeme& before, const Lexeme& lexeme) {
+    const char* const end = before.source.data() + before.source.size();
+    return std::string_view(end, static_cast<size_t>(lexeme.source.data() - end))
+               .find_first_of("\r\n") != std::string_view::npos;
+  }
+
+  bool HasSmallPattern(const std::string& name) {
+    const std::optional<std::string>& pattern = PatternOf(name);
     // More than a whole pattern may have: numbers and strings of JSON that count digits and spaces.
     // The slowest that was tried took a second.
     constexpr int64_t kMostChoices = 64;
-    if (pattern && !IsSmallAutomaton(*pattern, kMostChoices)) pattern.reset();
-    return pattern;
+    return pattern && IsSmallAutomaton(*pattern, kMostChoices);
   }
 
   std::optional<std::string> Expand(const std::string& name) {
     const auto rule = rules_.find(name);
-    if (rule == rules_.end() || !active_.try_emplace(name).second) return std::nullopt;
+    if (rule == rules_.end()) return std::nullopt;
     std::string pattern = "(";
     char before = '|';  // what the last lexeme was: '|' or '(', an element 'e', a quantifier 'q'
     int depth = 0;
     for (const Lexeme& lexeme : rule->second) {
       if (!Follows(lexeme, before, depth)) return std::nullopt;
       if (lexeme.kind == Kind::kName) {
-        const std::optional<std::string> inner = Expand(lexeme.text);
+        const std::optional<std::string>& inner = PatternOf(lexeme.text);
         if (!inner) return std::nullopt;
         pattern += *inner;
       } else if (lexeme.kind == Kind::kPattern && lexeme.text[0] != '[') {
@@ -237,7 +267,6 @@ class Inliner {
       if (pattern.size() > kMaxPatternBytes) return std::nullopt;
     }
     if (before == '|' || depth != 0) return std::nullopt;
-    active_.erase(name);
     return pattern + ")";
   }
 
@@ -254,7 +283,8 @@ class Inliner {
   }
 
   std::map<std::string, std::vector<Lexeme>> rules_;
-  std::map<std::string, bool> active_;  // that are being expanded
+  std::map<std::string, std::optional<std::string>> known_;  // of PatternOf()
+  size_t known_bytes_ = 0;
 };
 
 }  // namespace

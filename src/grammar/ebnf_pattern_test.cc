@@ -1,14 +1,18 @@
 // Which grammars are regular expressions, and which.
 #include "grammar/ebnf_pattern.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
+#include "base/thread_bytes.h"
 #include "base/token_mask.h"
 #include "grammar/byte_vocabulary.h"
+#include "grammar/compile_limit.h"
 #include "grammar/grammar_limits.h"
 
 namespace fathom {
@@ -21,6 +25,7 @@ std::string Pattern(const std::string& grammar) {
 TEST(EbnfPattern, RulesTakeThePlaceOfTheirNames) {
   EXPECT_EQ(Pattern("root ::= (word \" \")* word # words\n# and no more\nword ::= [a-z]+ | \"-\""),
             "((([a-z]+|(\\-))( ))*([a-z]+|(\\-)))");
+  EXPECT_EQ(Pattern("root ::= \"a\" # b\r | \"c\""), "((a)|(c))");
   EXPECT_EQ(Pattern("a-b ::= \"\\n\\\"\"{2, 3}\nroot ::= a-b?"), "(((\\n\"){2,3})?)");
 }
 
@@ -66,7 +71,16 @@ TEST(EbnfPattern, WhatHasNoneIsLeftAlone) {
                               "root ::= ::= \"a\"",
                               "root ::= \"a\" (=\"b\")",
                               "root ::= \"\\",
-                              "root ::= [\\"}) {
+                              "root ::= [\\",
+                              "root ::= \"a\"{2 3}",
+                              "root ::= [a\r]",
+                              "root ::= \"a\rb\"",
+                              "root ::= Regex (\"b\")\nRegex ::= \"a\"",
+                              "root ::= Token\nToken ::= \"a\"",
+                              "root ::= true\ntrue ::= \"a\"",
+                              "root ::= 1a\n1a ::= \"a\"",
+                              "root ::= \"a\" b ::= \"c\"",
+                              "root ::= b b ::= \"c\""}) {
     EXPECT_EQ(Pattern(grammar), "none") << grammar;
   }
   std::string doubling = "root ::= r20\nr0 ::= \"a\"";
@@ -75,6 +89,35 @@ TEST(EbnfPattern, WhatHasNoneIsLeftAlone) {
         "\nr" + std::to_string(i) + " ::= r" + std::to_string(i - 1) + " r" + std::to_string(i - 1);
   }
   EXPECT_EQ(Pattern(doubling), "none");
+}
+
+// Each rule was put together again wherever one of 5000 named it: 9 s, with no look at who waits.
+TEST(EbnfPattern, IsSoonFound) {
+  std::string chain = "root ::= \"(\" root \")\" | r0";
+  for (int i = 0; i < 4000; ++i) chain += fmt::format("\nr{} ::= r{}", i, i + 1);
+  chain += "\nr4000 ::= \"x\"";
+  int looks = 0;
+  const int64_t begin = ThreadNs();
+  {
+    const CompileLimit limit(std::chrono::hours(1), size_t{1} << 40, [&looks] {
+      ++looks;
+      return false;
+    });
+    EXPECT_NE(EbnfWithPatterns(chain), std::nullopt);
+  }
+  EXPECT_LT(ThreadNs() - begin, 2'000'000'000);
+  EXPECT_GT(looks, 4000);
+}
+
+// Rules whose patterns together are too large stay rules.
+TEST(EbnfPattern, TakesLittleMemory) {
+  std::string chain = "root ::= \"(\" root \")\" | r0";
+  for (int i = 0; i < 2000; ++i) chain += fmt::format("\nr{} ::= r{}", i, i + 1);
+  chain += "\nr2000 ::= \"" + std::string(4000, 'x') + "\"";
+  const int64_t before = ThreadBytes();
+  (void)ThreadPeak();
+  (void)EbnfWithPatterns(chain);
+  EXPECT_LT(ThreadPeak() - before, int64_t{16} << 20);
 }
 
 // With a lexeme that only xgrammar knows a grammar stays as it is.

@@ -13,6 +13,9 @@
 
 namespace fathom {
 
+// What one answer may hold: it is copied as it grows, in one token's time.
+inline constexpr size_t kMostAnswerBytes = size_t{64} << 20;
+
 // How far one answer has come. An error is a fault of the grammar's, after which nothing more is
 // asked of the state. THREAD: one at a time.
 class GrammarState {

@@ -68,7 +68,7 @@ struct GrammarCompilerOptions {
   // answers take: with more no other is compiled, and no answer goes on. A client may have a
   // quarter.
   size_t grammar_bytes = size_t{1} << 30;
-  size_t answer_bytes = size_t{64} << 20;  // that one answer takes at most
+  size_t answer_bytes = kMostAnswerBytes;  // that one answer takes at most
   size_t max_refusals = 64;                // that are kept, each of a text within grammar_limits.h
   std::chrono::milliseconds refusal_kept{60'000};
 };

@@ -188,6 +188,9 @@ TEST(GrammarLimits, Patterns) {
   EXPECT_FALSE(IsSmallAutomaton(choices + choices + "e{6}e{0,7}"));
   EXPECT_FALSE(IsSmallAutomaton("(" + choices + "){3}"));
   ExpectRefused(CheckEbnf("root ::= (\"0123456789\"){9999} \"x\""), "too large");
+  ExpectRefused(CheckEbnf("root ::= (\"0123456789\")\t{9999\n}"), "too large");
+  ExpectRefused(CheckEbnf("# \rroot ::= (\"0123456789\"){9999}"), "too large");
+  ExpectRefused(CheckEbnf("root ::= \"a\"{2,#\n9}"), "has a brace that is no count");
   EXPECT_TRUE(CheckEbnf("# (((((((((((((((((((((((((((((((((((((((\nroot ::= \"(\" [(]{3}").ok());
 }
 

@@ -1,6 +1,7 @@
 // What a token of an answer may take of a thread that others wait for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,10 +25,11 @@ class AnswerPace {
   int64_t reserve_ = most_reserve_;
 };
 
-// While this lives, grammars' states on this thread fail once they have taken so many steps.
+// While this lives, grammars' states on this thread fail once they have taken so many steps, or so
+// much more memory than before.
 class PaceLimit {
  public:
-  explicit PaceLimit(int64_t steps);
+  explicit PaceLimit(int64_t steps, size_t bytes = kMostAnswerBytes);
   ~PaceLimit();
   PaceLimit(const PaceLimit&) = delete;
 
@@ -36,7 +38,13 @@ class PaceLimit {
   static Status Check();
 
  private:
+  Status Look();
+
   const int64_t steps_;
+  const size_t bytes_;
+  const int64_t end_bytes_;
+  int64_t left_;  // beyond steps_to_look
+  bool too_large_ = false;
 };
 
 // What may begin an answer. Tokens are drawn from the masks, some of an answer's first: a grammar

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_bytes.h"
 #include "grammar/byte_vocabulary.h"
 #include "grammar/grammar_steps.h"
 #include "grammar/xgrammar_adapter.h"
@@ -174,6 +175,59 @@ TEST(GrammarPace, CountsRulesThatBeginTogether) {
   for (int i = 0; i < 220; ++i) ASSERT_TRUE(state->Accept(TokenId{'p'}).value());
   const PaceLimit limit(20'000'000);  // five times what are states
   EXPECT_FALSE(state->Accept(TokenId{257}).ok());
+}
+
+// Thousands of states at each byte, of which each was a node of its own: one token took 9 s and 750
+// MB, and the buckets that it had left made every later mask slow.
+GrammarSpec ManyStates() {
+  std::string rules = "root ::= u \".\"\nu ::= \"\" | \" \" u | \" \" w\nw ::=", others;
+  for (int i = 0; i < 1000; ++i) {
+    rules += fmt::format("{} r{}", i > 0 ? " |" : "", i);
+    others += fmt::format("\nr{} ::= [ ]* \"0\"", i);
+  }
+  return {.kind = GrammarKind::kEbnf, .text = rules + others};
+}
+
+TEST(GrammarPace, BoundsMemoryWithinAToken) {
+  GrammarVocabulary vocabulary = ByteVocabulary();
+  vocabulary.tokens.emplace_back(128, ' ');
+  vocabulary.size = 258;
+  const auto grammar = MakeXgrammarCompile(vocabulary)(ManyStates());
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  constexpr int64_t kMiB = 1 << 20;
+  for (const int64_t most : {2, 8}) {
+    const std::unique_ptr<GrammarState> state = (*grammar)->Start().value();
+    const int64_t before = ThreadBytes();
+    (void)ThreadPeak();
+    const PaceLimit limit(1'000'000'000, static_cast<size_t>(most * kMiB));
+    const Result<bool> taken = state->Accept(TokenId{257});
+    ASSERT_FALSE(taken.ok());
+    EXPECT_EQ(taken.status().message(),
+              fmt::format("the grammar takes more than {} MiB for a token: simplify it", most));
+    EXPECT_LT(ThreadPeak() - before, 3 * most * kMiB);
+  }
+  const PaceLimit limit(1'000'000, kMiB);
+  std::string taken(kMiB / 2, 'x');
+  EXPECT_TRUE(PaceLimit::Check().ok());
+  taken.append(2 * kMiB, 'x');
+  EXPECT_FALSE(PaceLimit::Check().ok());
+  std::string().swap(taken);
+  EXPECT_FALSE(PaceLimit::Check().ok()) << "what failed stays so";
+}
+
+// Each state is looked at once, however many there are.
+TEST(GrammarPace, KnowsEachOfManyStates) {
+  const auto grammar = MakeXgrammarCompile(ByteVocabulary())(ManyStates());
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  const std::unique_ptr<GrammarState> state = (*grammar)->Start().value();
+  for (int i = 0; i < 20; ++i) {
+    const PaceLimit limit(1'000'000);
+    ASSERT_TRUE(state->Accept(TokenId{' '}).value());
+    EXPECT_LT(limit.taken(), 100'000 * (i + 1)) << "behind " << i;
+  }
+  for (const char c : {'0', '.'}) ASSERT_TRUE(state->Accept(TokenId{c}).value());
+  EXPECT_FALSE(state->Accept(TokenId{'.'}).value());
+  EXPECT_TRUE(state->Accept(kByteEos).value());
 }
 
 // A mask of it is seconds of work, behind a beginning that takes none.

@@ -1,9 +1,11 @@
+// What xgrammar asks of us, as it is built here (cmake/xgrammar.cmake).
 // The work of grammars' states, counted: where xgrammar loops over what a request may make many of,
-// it is built with a line that counts (cmake/xgrammar.cmake). A step is a state of its parser that
+// it is built with a line that counts. A step is a state of its parser that
 // it makes or looks at, or as much other work; no machine and no neighbour changes their number.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace fathom {
 
@@ -16,5 +18,9 @@ void LookAtSteps();
 inline void CountSteps(int64_t steps = 1) {
   if ((steps_to_look -= steps) < 0) LookAtSteps();
 }
+
+// Of the pattern of a macro in EBNF, which its quotes hide from CheckEbnf(); empty if there is
+// none.
+std::string FaultOfMacro(const std::string& pattern);
 
 }  // namespace fathom

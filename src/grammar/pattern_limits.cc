@@ -27,6 +27,8 @@ class PatternMeter {
   int64_t nested() const { return nested_; }
 
  private:
+  static constexpr std::string_view kEbnfSpaces = " \t\r\n";
+
   // What stands between parentheses: its last atom may still be repeated.
   struct Group {
     int64_t size = 0;
@@ -40,7 +42,7 @@ class PatternMeter {
     if (c == '[') return Take(Class());
     if (ebnf_ && c == '"') return Take(Quoted());
     if (ebnf_ && c == '#') {
-      at_ = std::min(text_.find('\n', at_), text_.size());
+      at_ = std::min(text_.find_first_of("\r\n", at_), text_.size());
       return {};
     }
     if (c == '{') return Repeat();
@@ -60,7 +62,7 @@ class PatternMeter {
     if (c == '\\' && at_ < text_.size()) ++at_;
     groups_.back().last_choices += c == '*' || c == '+' || c == '?';
     if (c == '*' || c == '+' || c == '?' || c == '|') return {};
-    if (ebnf_ && (c == ' ' || c == '\n')) return {};
+    if (ebnf_ && kEbnfSpaces.find(c) != kEbnfSpaces.npos) return {};
     return Take(1);
   }
 
@@ -86,19 +88,26 @@ class PatternMeter {
     return static_cast<int64_t>(at_ - begin);
   }
 
-  // {m}, {m,} or {m,n}; any other brace is a character.
+  // {m}, {m,} or {m,n}; any other brace is a character, of which EBNF has none.
   Status Repeat() {
     const size_t end = std::min(text_.find('}', at_), text_.size());
     const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
-    const bool counts = !inside.empty() && inside.find_first_not_of("0123456789, ") == inside.npos;
+    const auto is_count = [this](char c) {
+      return (c >= '0' && c <= '9') || c == ',' ||
+             (ebnf_ ? kEbnfSpaces : " ").find(c) != kEbnfSpaces.npos;
+    };
+    const bool counts = !inside.empty() && std::ranges::all_of(inside, is_count);
     if (end == text_.size() || !counts) {
+      if (ebnf_ && !inside.empty()) {
+        return InvalidArgument("{} has a brace that is no count: {{2}}, {{2,}} or {{2,3}}", where_);
+      }
       ++at_;
       return Take(1);
     }
     at_ = end + 1;
     int64_t most = 1;
     for (size_t i = 0; i < inside.size(); ++i) {
-      if (inside[i] == ',' || inside[i] == ' ') continue;
+      if (inside[i] < '0') continue;
       int64_t count = 0;
       const char* last = inside.data() + inside.size();
       const auto [stop, error] = std::from_chars(inside.data() + i, last, count);

@@ -30,6 +30,9 @@ namespace {
 // a grammar that it leaves out.
 thread_local std::string* warnings = nullptr;
 
+// Whether the EBNF that it reads on this thread is as a client wrote it.
+thread_local bool clients_ebnf = false;
+
 struct GivenUp {
   fathom::Status why;
 };
@@ -65,7 +68,20 @@ void LookAtSteps() {
   if (steps_to_look < 0) steps_to_look = kOften;
 }
 
+std::string FaultOfMacro(const std::string& pattern) {
+  if (!clients_ebnf) return "";
+  const Status status = CheckSchemaPattern(pattern, "the pattern of Regex", PatternUse::kText);
+  return std::string(status.message());
+}
+
 namespace {
+
+class ClientsEbnf {
+ public:
+  ClientsEbnf() { clients_ebnf = true; }
+  ~ClientsEbnf() { clients_ebnf = false; }
+  ClientsEbnf(const ClientsEbnf&) = delete;
+};
 
 class Warnings {
  public:
@@ -217,6 +233,7 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
   if (better) {
     if (auto compiled = CompileEbnf(compiler, *better, warned)) return *std::move(compiled);
   }
+  const ClientsEbnf as_it_stands;
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
       return compiler.CompileJSONSchema(R"({"type": "object"})", /*any_whitespace=*/true,
