@@ -47,8 +47,8 @@ SETTLED_S = 10
 RATIO = 2  # of waits for a token beside a hostile client, and without
 SAME = 1.25  # ratios of two runs that differ by less
 RUNS = 3
-# They ask for prompts that take whole steps: docs/soak.md, "What prompts cost others".
-WITH_PROMPTS = {"answers_that_nobody_reads", "large_answers", "long_prompts"}
+# They ask for prompts that take whole steps, or for many: docs/soak.md, "What prompts cost others".
+WITH_PROMPTS = {"answers_that_nobody_reads", "damaged_fields", "large_answers", "long_prompts"}
 NICENESS = 10  # of hostile clients here: it is not their share of the machine that is measured
 
 
