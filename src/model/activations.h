@@ -60,10 +60,11 @@ struct Activations {
 inline TensorView First(const TensorView& activation, int64_t tokens) {
   return activation.Slice(0, 0, tokens);
 }
-// The same of its copy, for the product with `reader`; absent if that does not quantise what it
-// reads.
-inline QuantizedCopy First(const QuantizedCopy& copy, int64_t tokens, const PackedWeight* reader) {
+// The same of its copy, for the product with `reader`; absent if that does not read one.
+inline QuantizedCopy First(const Ops& ops, const QuantizedCopy& copy, int64_t tokens,
+                           const PackedWeight* reader) {
   if (copy.absent() || reader == nullptr || !reader->quantize_activations) return {};
+  if (ops.reads_copy != nullptr && !ops.reads_copy(*reader, tokens)) return {};
   return {First(copy.codes, tokens), copy.scales, reader->scale_ue8m0};
 }
 

@@ -18,7 +18,8 @@ void Attention::Run(const AttentionWeights& w, const Batch& batch, const KvPages
   if (w.q_b.weight != nullptr) ProjectQueries(w, batch);
   RotateAndCache(w, batch, pages);
   QuantizedCopy quantized;  // of all tokens, or of none
-  if (batch.expanded.empty()) quantized = First(a_.attn_quantized, tokens, w.o.weight.get());
+  if (batch.expanded.empty())
+    quantized = First(run_.ops(), a_.attn_quantized, tokens, w.o.weight.get());
   if (batch.absorbed_tokens() > 0) AttendAbsorbed(w, batch, pages, quantized);
   AttendExpanded(w, batch, pages);
   run_(run_.ops().linear,
@@ -45,12 +46,13 @@ TensorView Attention::KvA(const Batch& batch) const {
 // q_proj, and kv_a_proj_with_mqa of transformers.
 void Attention::ProjectDown(const AttentionWeights& w, const Batch& batch) {
   const PackedWeight* const weight = w.q_kv_a.weight.get();
-  run_(run_.ops().linear, {.x = First(a_.normed, batch.tokens),
-                           .x_quantized = First(a_.normed_quantized, batch.tokens, weight),
-                           .weight = weight,
-                           .live = batch.map.live,
-                           .out = First(a_.q_kv_a, batch.tokens),
-                           .batch_invariant = batch_invariant_});
+  run_(run_.ops().linear,
+       {.x = First(a_.normed, batch.tokens),
+        .x_quantized = First(run_.ops(), a_.normed_quantized, batch.tokens, weight),
+        .weight = weight,
+        .live = batch.map.live,
+        .out = First(a_.q_kv_a, batch.tokens),
+        .batch_invariant = batch_invariant_});
 }
 
 // q = W^UQ norm(c^Q): q_a_layernorm and q_b_proj of transformers.
@@ -59,7 +61,7 @@ void Attention::ProjectQueries(const AttentionWeights& w, const Batch& batch) {
   const int64_t tokens = batch.tokens, width = a_.q_kv_a.dim(1);
   const TensorView live = batch.map.live;
   const TensorView q_a = First(a_.q_kv_a, tokens).Slice(1, 0, width - config_.latent_dim());
-  const QuantizedCopy copy = First(a_.q_a_quantized, tokens, w.q_b.weight.get());
+  const QuantizedCopy copy = First(run_.ops(), a_.q_a_quantized, tokens, w.q_b.weight.get());
   run_(ops.rms_norm, {.x = q_a,
                       .weight = w.q_a_norm.view,
                       .eps = config_.rms_norm_eps,
@@ -99,8 +101,7 @@ void Attention::AttendAbsorbed(const AttentionWeights& w, const Batch& batch, co
   run_(ops.head_linear, {.x = q.Slice(2, 0, nope),
                          .weight = w.w_uk.weight.get(),
                          .live = batch.absorbed_live,
-                         .out = q_latent,
-                         .x_early = true});
+                         .out = q_latent});
   run_(ops.attend_absorbed, {.q_latent = q_latent,
                              .q_rope = q.Slice(2, nope, config_.qk_head_dim()),
                              .tokens = {.slots = batch.Absorbed(batch.map.slots),

@@ -21,7 +21,7 @@ RouterSelection ToOps(RouterConfig::Selection selection) {
 void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a) {
   run(run.ops().mlp,
       {.x = First(a.normed, batch.tokens),
-       .x_quantized = First(a.normed_quantized, batch.tokens, w.gate_up.weight.get()),
+       .x_quantized = First(run.ops(), a.normed_quantized, batch.tokens, w.gate_up.weight.get()),
        .gate_up = w.gate_up.weight.get(),
        .down = w.down.weight.get(),
        .live = batch.map.live,

@@ -235,13 +235,14 @@ void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
   Activations& a = activations_;
   const TensorView x = First(a.x, batch.tokens);
   const bool add = pending != Pending::kNothing;
-  const RmsNormArgs norm = {.x = add ? First(a.branch, batch.tokens) : x,
-                            .residual = add ? x : TensorView(),
-                            .weight = weight.view,
-                            .eps = config_.rms_norm_eps,
-                            .live = batch.map.live,
-                            .out = out.absent() ? First(a.normed, batch.tokens) : out,
-                            .quantized = First(a.normed_quantized, batch.tokens, reader)};
+  const RmsNormArgs norm = {
+      .x = add ? First(a.branch, batch.tokens) : x,
+      .residual = add ? x : TensorView(),
+      .weight = weight.view,
+      .eps = config_.rms_norm_eps,
+      .live = batch.map.live,
+      .out = out.absent() ? First(a.normed, batch.tokens) : out,
+      .quantized = First(run_.ops(), a.normed_quantized, batch.tokens, reader)};
   if (add && tensor_parallel()) {
     run_(run_.ops().all_reduce_norm, {.norm = norm,
                                       .begins = pending == Pending::kEmbeddings,

@@ -10,6 +10,7 @@ Ops Table(Fp8Activations activations) {
   const Ops hopper = CudaProperties(/*hopper=*/true);
   ops.name = hopper.name;
   ops.quantized_copies = hopper.quantized_copies;
+  ops.reads_copy = LinearHopperReadsCopy;
   ops.linear = {LinearHopper, LinearHopperWorkspace};
   ops.head_linear = {HeadLinearHopper};
   ops.mlp = {MlpHopper, MlpHopperWorkspace};

@@ -8,6 +8,7 @@ namespace fathom {
 
 void LinearHopper(OpContext&, const LinearArgs&);
 size_t LinearHopperWorkspace(const Stream&, const LinearArgs&);
+bool LinearHopperReadsCopy(const PackedWeight&, int64_t tokens);
 void HeadLinearHopper(OpContext&, const HeadLinearArgs&);
 void MlpHopper(OpContext&, const MlpArgs&);
 size_t MlpHopperWorkspace(const Stream&, const MlpArgs&);

@@ -1,11 +1,11 @@
 // What an operation is: a checked function and the work space it needs.
 //
 // Overlap: ops take effect in the order in which they are enqueued. An argument that a contract
-// calls "early" is all, beside weights, that an op may read before the op right in front of it has
-// ended: it was there before that op began, and that op does not write it. Which op may stand in
-// front is part of the contract, because on a GPU that one's kernels must let the next begin only
-// after they have waited themselves (docs/design/cuda-backend.md, "A step"). No bit depends on it,
-// and a table may read early arguments in order, like all others.
+// calls "early" is all, beside weights, that an op may read before the ops in front of it have
+// ended: none of those that the contract names writes it, and it was there before the first of them
+// began. They are part of the contract because on a GPU that first one's kernels must let the next
+// begin only after they have waited themselves (docs/design/cuda-backend.md, "A step"). No bit
+// depends on it, and a table may read early arguments in order, like all others.
 #pragma once
 
 #include <cstddef>

@@ -81,7 +81,6 @@ struct HeadLinearArgs {
   TensorView live;                       // I32 [1]: tokens
   TensorView out;           // act [tokens, heads, out]; tokens and heads may be strided
   QuantizedCopy quantized;  // out: of `out` [tokens, heads * out], then contiguous; or absent
-  bool x_early = false;     // x is early (op.h): right behind a rotate_and_cache
 };
 
 // out = silu(gate) * up, where gate_up = [gate, up]. Models call mlp; this is its middle, of which
@@ -131,7 +130,7 @@ struct RotateAndCacheArgs {
 struct AttendAbsorbedArgs {
   TensorView q_latent;  // act [tokens, heads, latent]
   TensorView q_rope;    // act [tokens, heads, rope]; tokens and heads may be strided
-  TokenMap tokens;      // early (op.h): right behind a head_linear behind a rotate_and_cache
+  TokenMap tokens;      // early (op.h): behind a linear, a rotate_and_cache and a head_linear
   KvPages pages;
   float scale = 1;
   TensorView out;         // act [tokens, heads, latent]
@@ -306,6 +305,8 @@ struct Ops {
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
   bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
+  // Whether a product of so many tokens reads one, or as well makes its own; null: it reads one.
+  bool (*reads_copy)(const PackedWeight& weight, int64_t tokens) = nullptr;
   // Rows' contexts are expanded this many positions at a time, a row's at absolute multiples of it.
   int64_t context_chunk = 512;
   int64_t exchange_tokens = 1024;  // of all ranks together, that dispatch takes at a time

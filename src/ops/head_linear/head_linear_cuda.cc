@@ -24,8 +24,7 @@ Bf16ProductParams Bf16ProductOf(const HeadLinearArgs& a) {
           .tokens = a.x.dim(0),
           .y = a.out.data(),
           .y_stride = a.out.stride(0),
-          .y_head_stride = a.out.stride(1),
-          .x_early = a.x_early};
+          .y_head_stride = a.out.stride(1)};
 }
 
 void HeadLinearCuda(OpContext& context, const HeadLinearArgs& a) {

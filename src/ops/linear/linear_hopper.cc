@@ -70,6 +70,11 @@ void LaunchFp8(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t
 
 }  // namespace
 
+bool LinearHopperReadsCopy(const PackedWeight& weight, int64_t tokens) {
+  const CudaWeight& w = AsCuda(&weight);
+  return tokens > kFp8FewDenseTokens || !Fp8WeightsFit(w) || !Fp8FewTokensHolds(Fp8WeightsOf(w));
+}
+
 size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
   if (!Fp8Fits(a)) return LinearCudaWorkspace(stream, a);
   Arena arena = Arena::Measuring();

@@ -38,8 +38,7 @@ __device__ void Rotate(const BF16* from, To* to, const float* cos_sin, int64_t h
 // Of any widths.
 template <class T>
 __global__ void __launch_bounds__(kThreads) RotateAndCache(Rotation a, Pages<T> pages) {
-  WaitForPriorKernels();
-  AllowNextKernel();  // after the wait: HeadLinearArgs::x_early relies on it
+  AfterPriorKernels();
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, half = pages.rope_dim / 2;
   const int32_t live = *a.tokens.live;
@@ -145,6 +144,7 @@ __device__ __forceinline__ void StoreLatents(const Pages<T>& pages, int32_t page
 // `tokens` is early (op.h): every table's projection waits before it lets this begin.
 template <class T>
 __global__ void __launch_bounds__(kTokensOfBlock* kWarp) RotateVectors(Rotation a, Pages<T> pages) {
+  AllowNextKernel();
   const int lane = threadIdx.x % kWarp, vector = lane % kLanesOfHead;
   const int64_t t = int64_t{blockIdx.x} * kTokensOfBlock + threadIdx.x / kWarp;
   const bool live = t < a.count && t < *a.tokens.live;
@@ -153,7 +153,6 @@ __global__ void __launch_bounds__(kTokensOfBlock* kWarp) RotateVectors(Rotation 
   const Turn turn(a.cos_sin + (live ? position : 0) * 2 * kHalf, vector);
   if (blockIdx.y > 0) {
     WaitForPriorKernels();
-    AllowNextKernel();  // after the wait: HeadLinearArgs::x_early relies on it
     if (!live) return;
     const int64_t first = (int64_t{blockIdx.y} - 1) * kHeadsOfWarp + lane / kLanesOfHead;
     BF16* query = a.q_rope[t] + first * a.head_stride + vector * kVector;
@@ -174,7 +173,6 @@ __global__ void __launch_bounds__(kTokensOfBlock* kWarp) RotateVectors(Rotation 
   const Vector weight[2] = {ReadVector(a.latent_norm + lane * kVector),
                             ReadVector(a.latent_norm + kLatent / 2 + lane * kVector)};
   WaitForPriorKernels();
-  AllowNextKernel();  // after the wait, as above
   if (!live) return;
   const BF16* latent = a.kv_a[t];
   Vector x[2] = {Unpack(LoadBits(latent + lane * kVector)),

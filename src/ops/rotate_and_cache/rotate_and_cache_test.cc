@@ -241,49 +241,5 @@ TEST_P(RotateAndCacheTest, ATokenDoesNotDependOnOthers) {
   ExpectTokenInvariance(kAll, kLatent + kRope + kHeads * kRope, run);
 }
 
-// W_UK's product reads the part of the queries that is not rotated: it may run beside.
-TEST_P(RotateAndCacheTest, AProductBesideIt) {
-  constexpr int kHeads = 3, kNope = 128, kRope = 64, kLatent = 512;
-  const TestBackend& b = GetParam();
-  const TestMatrix m(DType::kBF16, kHeads * kLatent, kNope, 4);
-  std::vector<Parts> heads;
-  for (int h = 0; h < kHeads; ++h) {
-    heads.push_back({SliceOutputs(m.weight, h * kLatent, (h + 1) * kLatent)});
-  }
-  const auto w = Pack(b, heads, {.exact_activations = true});
-  const TestPages pages(DType::kF32, 2, 3, kLatent, kRope);
-  const TestTokens tokens(pages, kSlots, kPositions, kTokens);
-  const TestTensor kv_a(b.act(), {kTokens, kLatent + kRope},
-                        Normals(kTokens * (kLatent + kRope), 1));
-  const TestTensor q(b.act(), {kTokens, kHeads, kNope + kRope},
-                     Normals(kTokens * kHeads * (kNope + kRope), 2));
-  const TestTensor live = Live(kTokens), norm(DType::kF32, {kLatent}, Normals(kLatent, 3));
-  const TestTensor cos_sin(DType::kF32, {kMaxPositions, 2, kRope / 2},
-                           Normals(kMaxPositions * kRope, 5));
-  const TestTensor beside(b.act(), {kTokens, kHeads, kLatent}),
-      alone(b.act(), {kTokens, kHeads, kLatent});
-  const RotateAndCacheArgs rotate = {.kv_a = kv_a,
-                                     .latent_norm = norm,
-                                     .q_rope = q.view().Slice(2, kNope, kNope + kRope),
-                                     .cos_sin = cos_sin,
-                                     .tokens = tokens.map(),
-                                     .pages = pages.pages()};
-  HeadLinearArgs product = {.x = q.view().Slice(2, 0, kNope),
-                            .weight = w.get(),
-                            .live = live,
-                            .out = beside,
-                            .x_early = true};
-  const size_t bytes = std::max(b.ops->rotate_and_cache.Workspace(b.stream(), rotate),
-                                b.ops->head_linear.Workspace(b.stream(), product));
-  const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
-  OpContext context = {b.stream(), {workspace.view().As<std::byte>(), bytes}};
-  b.ops->rotate_and_cache(context, rotate);
-  b.ops->head_linear(context, product);
-  b.stream().Synchronize();
-  product.out = alone, product.x_early = false;
-  RunOp(b, &Ops::head_linear, product);
-  ExpectSameBits(beside.Floats(), alone.Floats());
-}
-
 }  // namespace
 }  // namespace fathom

@@ -71,6 +71,7 @@ __device__ inline void ChoosePosted(const Router& a, int t, uint32_t* shared) {
   for (int time = 0; time < 2; ++time) {
     if (time == 1) {
       WaitForPriorKernels();
+      AllowNextKernel();
       if (t >= min(*a.live, a.tokens)) return;
       for (int e = threadIdx.x; e < a.experts; e += blockDim.x) logits[e] = TakePosted(t, e);
       __syncthreads();
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   constexpr int kExperts = 8 * kColumns;
   extern __shared__ uint32_t shared[];
   auto* chunk_sums = reinterpret_cast<float(*)[kTokens][kExperts]>(shared);
-  AllowNextKernel();
+  if (a.tokens > 1) AllowNextKernel();  // of one token experts that wait here slow it down
   const int tiles = (a.experts + kExperts - 1) / kExperts, block = static_cast<int>(blockIdx.x);
   if constexpr (kEach > 0) {
     if (block >= tiles * kParts) return ChoosePosted<kEach>(a, block - tiles * kParts, shared);
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   };
   if (warp < chunks) load_gate(warp);
   WaitForPriorKernels();
+  AllowNextKernel();
   const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
   if (first >= live) return;
   for (int chunk = warp; chunk < chunks; chunk += static_cast<int>(blockDim.x) / kWarp) {

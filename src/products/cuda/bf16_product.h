@@ -46,11 +46,12 @@ struct Bf16ProductParams {
   int64_t y_stride = 0, y_head_stride = 0;
   bool f32 = false, silu = false;
 
-  // For Hopper's kernels: `counts` and `begins`, or x, were there before the launch in front began:
-  // they are read before that has ended. A launch that one with `x_early` may follow has
-  // `wait_first`: it lets the next begin once it has waited itself, as all but Hopper's for few
-  // tokens always do.
-  bool counts_early = false, x_early = false, wait_first = false;
+  // For Hopper's kernels: `counts` and `begins` were there before the launch in front began: they
+  // are read before that has ended.
+  bool counts_early = false;
+  // It lets the next launch begin once it has waited itself, as all but Hopper's for few tokens
+  // always do: one behind it may read early what was there before this one.
+  bool wait_first = false;
 };
 
 // Whether strides and addresses suit it (16-byte copies); decided by the shape of the weights and

@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
   __syncthreads();
   const int32_t items =
       (pairs ? shared.experts.count : static_cast<int32_t>(p.count)) * args.across;
-  const bool x_is_there = pairs ? !p.ids_early : p.x_early;
+  const bool x_is_there = pairs && !p.ids_early;
   if (warp == T::kWarps) {
     if (lane == 0) LoadWeights<T>(shared, memory, args, weight_map, items);
   } else if (warp > T::kWarps) {
@@ -323,7 +323,6 @@ __global__ void __launch_bounds__(T::kThreads, 2)
     if (!pairs && p.wait_first) AllowNextKernel();
     MultiplyTiles<T>(shared, memory, xs, args, items, warp);
   }
-  if (p.x_early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
 template <int kWarps, bool kSilu>

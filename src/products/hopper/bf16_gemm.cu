@@ -36,7 +36,6 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                      .across = static_cast<int32_t>(across),
                      .read_once = read_once,
                      .counts_are_there = p.counts == nullptr || p.counts_early,
-                     .x_is_there = p.x_early,
                      .f32 = p.f32};
   const bool heads = p.counts == nullptr && p.count > 1;
   const auto u64 = [](int64_t x) { return static_cast<uint64_t>(x); };

@@ -82,7 +82,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
         for (int32_t i = 0; i < early; ++i) load_weights(i, i);
       }
       __syncwarp();
-      if (!args.x_is_there) WaitForPriorKernels();
+      WaitForPriorKernels();
     }
     MakeUniform(ring);
     for (int32_t chunk = 0; chunk < args.chunks; ++chunk, ring.Advance()) {
@@ -169,7 +169,7 @@ template <class T>
 __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
                               uint32_t rank, int warp) {
   // In this order: what comes next may read early what was there before this kernel.
-  if (!args.x_is_there) WaitForPriorKernels();
+  WaitForPriorKernels();
   AllowNextKernel();
   const auto find = [&](Work& work) {
     if (!FindWork(shared, args, index, rank, work)) return false;
@@ -209,7 +209,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if constexpr (T::kWarps > 4) RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank, warp);
   }
-  if (args.x_is_there) WaitForPriorKernels();  // who waits for this kernel waits for the last too
   // The other block may still write to this one's memory or arrive at its barriers.
   __syncwarp();
   ClusterSync();

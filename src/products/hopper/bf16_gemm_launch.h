@@ -21,9 +21,9 @@ struct Args {
   int32_t channels;  // of the output
   int32_t chunks;    // of K
   int32_t x_box_tokens;
-  int32_t across;                     // tiles of a cluster beside each other
-  bool read_once;                     // no two tiles are expected to read the same weights
-  bool counts_are_there, x_is_there;  // when the kernel before allows this one
+  int32_t across;         // tiles of a cluster beside each other
+  bool read_once;         // no two tiles are expected to read the same weights
+  bool counts_are_there;  // when the kernel before allows this one
   bool f32;
 };
 

@@ -19,11 +19,11 @@
 #include "cuda/launch_early.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tma.h"
-#include "cuda/wgmma_fp8.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/cuda/quantize_vector.cuh"
 #include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_few_tokens_load.cuh"
+#include "products/hopper/fp8_few_tokens_sum.cuh"
 
 namespace fathom {
 namespace fp8_few_tokens {
@@ -64,74 +64,18 @@ __device__ void QuantizeX(const Memory& memory, const Args& a, const Fp8Runs& ru
   }
 }
 
-// The sums of a thread: of channels 16 warp + lane / 4 and 8 further, and of two tokens each.
-struct Sums {
-  float d[4];
-  __device__ static int Channel(int i) {
-    return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
-  }
-  __device__ static int Token(int i) { return threadIdx.x % 4 * 2 + i % 2; }
-};
+// What a launch multiplies with: experts' matrices, or one, whose runs a cluster may share.
+enum class Matrix { kOfExperts, kOne, kInChains };
 
-// `weight_scales`: of this warp's channels.
-__device__ void Multiply(Sums& sums, const Memory& memory, const Args& a, int32_t runs,
-                         const float* weight_scales) {
-  const uint64_t all_weights = WgmmaOperand(SharedAddress(memory.weights));
-  const uint64_t all_x = WgmmaOperand(SharedAddress(memory.x));
-  const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
-  Ring ring;
-  for (int32_t run = 0; run < runs; ++run, ring.Advance(a.stages)) {
-    float product[4];
-    memory.shared->full[ring.index].Wait(ring.parity);
-    const uint64_t weights = all_weights + ring.index * (kStageBytes / 16);
-    const uint64_t x = all_x + run * (kTokens * kRun / 16);
-    WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < kRun / 32; ++k) {
-      WgmmaE4M3(product, weights + 2 * k, x + 2 * k, k > 0);
-    }
-    WgmmaCommit();
-    const float2 x_scale = x_scales[run * (kTokens / 2)];
-    const float weight_scale = weight_scales[run];
-    const float scale[2] = {x_scale.x * weight_scale, x_scale.y * weight_scale};
-    WgmmaWait<0>();
-    WgmmaHold(product);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) memory.shared->empty[ring.index].Arrive();
-#pragma unroll
-    for (int n = 0; n < 4; ++n) sums.d[n] = fmaf(product[n], scale[n % 2], sums.d[n]);
-  }
-}
-
-// Adds up the chains of a cluster's blocks, in the first of them, which this one then is; another
-// has nothing more to do. Those who multiply; all have arrived once before.
-__device__ bool AddChains(Sums& sums, const Memory& memory, const Args& a) {
-  const uint32_t rank = ClusterRank();
-  float4* const room = memory.room + threadIdx.x;
-  ClusterWait();  // all have begun
-  if (rank > 0) {
-    StoreAtPeer(PeerAddress(room + (rank - 1) * kMultipliers, 0),
-                make_float4(sums.d[0], sums.d[1], sums.d[2], sums.d[3]));
-  }
-  ClusterSync();
-  if (rank > 0) return false;
-  for (int32_t chain = 1; chain < a.chains; ++chain) {
-    const float4 part = room[(chain - 1) * kMultipliers];
-    const float numbers[4] = {part.x, part.y, part.z, part.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.d[i] = __fadd_rn(sums.d[i], numbers[i]);
-  }
-  return true;
-}
-
-template <class X, class Y, bool kSilu, bool kChains>
-__global__ void __launch_bounds__(kThreads, kBlocksAtATime)
+template <class X, class Y, bool kSilu, Matrix kMatrix>
+__global__ void __launch_bounds__(kThreads, kMatrix == Matrix::kOfExperts ? kBlocksAtATime : 1)
     Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
+  constexpr bool kChains = kMatrix == Matrix::kInChains;
+  constexpr bool kExperts = kMatrix == Matrix::kOfExperts;
   extern __shared__ __align__(1024) uint8_t dynamic[];
   const Memory memory(dynamic, a, kChains ? a.chain_runs : a.runs, kChains ? a.chains - 1 : 0);
   Shared& shared = *memory.shared;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
-  const bool experts = a.ids != nullptr;
   if (threadIdx.x == 0) PrefetchTensorMap(&weight_map);
   if (threadIdx.x < a.stages) {
     shared.full[threadIdx.x].Init(1);
@@ -141,14 +85,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   // Which weights a dense product needs, and of experts those that all tokens share, is known
   // before the kernels before have ended. Groups of pairs begin with these.
   const auto group = static_cast<int32_t>(blockIdx.y);
-  const bool chosen = experts && group >= a.shared;
+  const bool chosen = kExperts && group >= a.shared;
   if (chosen && !a.early) WaitForPriorKernels();
   const FewTokens pairs = {a.ids, a.live, a.tokens, a.topk, a.matrices - a.shared};
   if (chosen && warp == 0) FindPairs(shared.pairs, pairs, group - a.shared);
   __syncthreads();
   if (chosen && shared.pairs.count == 0) return WaitForPriorKernels();
 
-  const int32_t matrix = chosen ? shared.pairs.matrix : experts ? a.matrices - a.shared + group : 0;
+  const int32_t matrix = chosen     ? shared.pairs.matrix
+                         : kExperts ? a.matrices - a.shared + group
+                                    : 0;
   if constexpr (kChains) ClusterArrive();
   const auto block = static_cast<int32_t>(blockIdx.x);
   const Fp8Runs runs =
@@ -171,15 +117,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   float scale[2];
   scale[0] = scales ? __ldg(channel_scales + threadIdx.x) : 0;
   if (kSilu) scale[1] = scales ? __ldg(channel_scales + a.scale_groups * a.runs + threadIdx.x) : 0;
+  const bool held = !kExperts && HoldsAll(a, runs.count);
+  if (held && threadIdx.x < kMultipliers) AwaitWeights(memory, runs.count);
   WaitForPriorKernels();
   AllowNextKernel();  // after the wait: see Fp8FewTokensParams::early
-  if (experts && !chosen) {
+  if (kExperts && !chosen) {
     if (warp == 0) FindPairsOfAll(shared.pairs, pairs, a.topk - a.shared + group);
     NamedBarrierSync(1, kQuantizers);
   }
-  const int32_t tokens = experts ? shared.pairs.count : min(*a.live, a.tokens);
+  const int32_t tokens = kExperts ? shared.pairs.count : min(*a.live, a.tokens);
   // It does not wait for `live`.
-  QuantizeX<X>(memory, a, runs, experts ? shared.pairs.count : a.tokens);
+  QuantizeX<X>(memory, a, runs, kExperts ? shared.pairs.count : a.tokens);
   if (scales) {
     memory.weight_scales[threadIdx.x] = scale[0];
     if (kSilu) memory.weight_scales[runs.count + threadIdx.x] = scale[1];
@@ -188,8 +136,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   NamedBarrierSync(1, kQuantizers);
   if (threadIdx.x >= kMultipliers) return;
   Sums sums = {};
-  Multiply(sums, memory, a, runs.count,
-           memory.weight_scales + (kSilu && warp >= 2 ? runs.count : 0));
+  const float* const scales_of_warp = memory.weight_scales + (kSilu && warp >= 2 ? runs.count : 0);
+  if (held) {
+    MultiplyHeld(sums, memory, runs.count, scales_of_warp);
+  } else {
+    Multiply(sums, memory, a, runs.count, scales_of_warp);
+  }
   if constexpr (kChains) {
     if (!AddChains(sums, memory, a)) return;
   }
@@ -212,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   for (int i = 0; i < 4; ++i) {
     const int32_t c = channel + sums.Channel(i), r = sums.Token(i);
     if (r >= tokens || c >= a.part_out) continue;
-    const int64_t place = experts ? shared.pairs.pair[r] : r;
+    const int64_t place = kExperts ? shared.pairs.pair[r] : r;
     const int64_t at = place * a.y_stride + (kSilu ? 0 : part * a.part_out) + c;
     if constexpr (std::is_same_v<Y, float>) {
       static_cast<float*>(a.y)[at] = sums.d[i];
@@ -223,7 +175,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
 }
 
 // Stages of the ring: what is left of the shared memory of as many blocks as fill multiprocessors
-// best, three at least, so that a block finds room where one of the kernel before has ended.
+// best; of experts three at least, so that a block finds room where one of the kernel before has
+// ended.
 int64_t Stages(const Args& a, int64_t blocks) {
   const auto turns = [&](int64_t at_a_time) {
     return CeilDivide(blocks, at_a_time * Multiprocessors());
@@ -231,6 +184,7 @@ int64_t Stages(const Args& a, int64_t blocks) {
   const int64_t most = std::min<int64_t>(a.chain_runs, kMostStages),
                 least = std::min<int64_t>(most, kLeastStages);
   int64_t at_a_time = turns(4) * 4 <= turns(3) * 3 ? 4 : 3;
+  if (a.ids == nullptr) at_a_time = std::min(at_a_time, turns(1));
   for (;; --at_a_time) {
     const int64_t left = kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(a, 0));
     const int64_t stages = std::min<int64_t>(most, left / kStageBytes);
@@ -261,13 +215,14 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   const size_t bytes = SharedBytes(args, args.stages);
   if constexpr (!kSilu) {
     if (args.chains > 1) {
-      const auto kernel = Kernel<X, Y, kSilu, true>;
+      const auto kernel = Kernel<X, Y, kSilu, Matrix::kInChains>;
       Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
       const ClusterGrid grid = {tiles, args.chains, kThreads, bytes};
       return LaunchClusters(kernel, grid, stream, weight_map, args);
     }
   }
-  const auto kernel = Kernel<X, Y, kSilu, false>;
+  const auto kernel = p.ids == nullptr ? Kernel<X, Y, kSilu, Matrix::kOne>
+                                       : Kernel<X, Y, kSilu, Matrix::kOfExperts>;
   Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
   Gpu::OfThread().Check(
       LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
@@ -275,6 +230,13 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
 }
 
 }  // namespace fp8_few_tokens
+
+bool Fp8FewTokensHolds(const Fp8Weights& w) {
+  using namespace fp8_few_tokens;
+  const int64_t runs = CeilDivide(w.in, kRun);
+  return Fp8ChainsOf(w) == 1 && runs <= kMostStages && runs % kHeldAtOnce == 0 &&
+         w.parts * CeilDivide(w.part_out, kChannels) <= Multiprocessors();
+}
 
 void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
   using namespace fp8_few_tokens;

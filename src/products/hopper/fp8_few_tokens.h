@@ -46,4 +46,8 @@ struct Fp8FewTokensParams {
 };
 void LaunchFp8FewTokens(const Fp8FewTokensParams& params, cudaStream_t stream);
 
+// Whether blocks hold all of such weights of a dense product before x is there: then it takes less
+// time than LaunchFp8Gemm, even where x comes quantised.
+bool Fp8FewTokensHolds(const Fp8Weights& weights);
+
 }  // namespace fathom

@@ -17,6 +17,7 @@ static_assert(kFp8FewTokens == FewPairs::kPairs && kFp8MostPairs == FewPairs::kM
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kLeastStages = 4, kMostStages = 24;
 constexpr int kBlocksAtATime = 4;         // on a multiprocessor, at most
+constexpr int kHeldAtOnce = 4;            // runs whose products are under way together
 constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
 
 struct Args {
