@@ -139,6 +139,9 @@ xgrammar_mend(grammar_functor "      grammar_expr_id = VisitExpr(ref_choice[0]);
 xgrammar_mend(grammar_functor "  std::map<std::vector<int64_t>, int32_t> repetition_cache_;"
               "  std::map<std::vector<int64_t>, int32_t> repetition_cache_;
   std::set<int32_t> open_;  // rules whose element is being visited")
+# The name of a rule whose pattern fails is said of a copy: rules that the pattern's counts had added moved
+# the names, and what was read then was anything.
+xgrammar_mend(grammar_functor "automaton for rule \" << *rule_name_" "automaton for rule \" << rule_hint")
 # A mask of the root's knows of nothing behind the root; where rules name it, another one is the root.
 xgrammar_mend(grammar_compiler
 "CompiledGrammar GrammarCompilerSub::MultiThreadCompileGrammar(Grammar grammar_unoptimized) {"
