@@ -305,7 +305,7 @@ struct Ops {
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
   bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
-  // Whether a product of so many tokens reads one, or as well makes its own; null: it reads one.
+  // Whether a product of so many tokens reads one: else nobody need make it. Null: it does.
   bool (*reads_copy)(const PackedWeight& weight, int64_t tokens) = nullptr;
   // Rows' contexts are expanded this many positions at a time, a row's at absolute multiples of it.
   int64_t context_chunk = 512;
