@@ -8,7 +8,7 @@ build=build/fuzz
 seconds=${FATHOM_FUZZ_SECONDS:-60}
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] ||
-  targets=(http request template tokenizer safetensors step_plan step_masks step_result hello)
+  targets=(http request template tokenizer safetensors step_plan step_masks step_result hello grammar)
 
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DFATHOM_TESTS=OFF -DFATHOM_CUDA=OFF \
   -DFATHOM_FUZZ=ON -DFATHOM_SANITIZE=fuzzer-no-link,address,undefined >/dev/null
