@@ -120,6 +120,25 @@ xgrammar_mend(fsm "union_find_set.Count(i) || i == result.GetStart()) {"
 xgrammar_mend(fsm [=[sibling == result.GetStart() ||
             result.IsEndState(sibling)]=] [=[sibling == result.GetStart() || counts(sibling) ||
             result.IsEndState(sibling)]=])
+# Of a string in JSON only what stands outside of counts above 128 kept to what needs no escape: .{0,129} took
+# """.
+xgrammar_mend(fsm_builder "const std::string& regex_with_flags, GrammarBuilder* builder, const std::string& rule_hint
+" "const std::string& regex_with_flags, GrammarBuilder* builder, const std::string& rule_hint,
+    bool json_string = false
+")
+xgrammar_mend(fsm_builder "builder->AddRegex(inner_regex)" "builder->AddRegex(inner_regex, json_string)")
+xgrammar_mend(fsm_builder "  auto build_result = Build(regex, builder, rule_hint);"
+[=[  auto parsed = ParseRegexToIR(regex, builder, rule_hint, forbidden_chars.any());
+  if (parsed.IsErr()) return ResultErr(std::move(parsed).UnwrapErr());
+  auto build_result = std::move(parsed).Unwrap().Build();]=])
+# And a pattern that no automaton takes became rules, which know nothing of JSON.
+xgrammar_mend(json_schema_converter "  // Keep regex conversion independent." [=[
+  if (json_string) XGRAMMAR_LOG(FATAL) << "a string cannot be held to the pattern " << regex;
+  // Keep regex conversion independent.]=])
+xgrammar_mend(json_schema_converter [=[[\\x00-\\x2E]|[\\x30-\\x7D]|[\\x7F-]=]
+                                    [=[[ !#-\\x2E]|[\\x30-\\x5B\\x5D-\\x7D]|[\\x80-]=])
+# A bracket that closes nothing is itself, as in JavaScript and Python.
+xgrammar_mend(fsm_builder "    if (current_char == ']') {" "    if (false) {")
 # A rule that is only another one, counted, has that one counted twice, and so on: a ::= a{2} had no
 # end. A rule within itself, or behind many such, stays a rule.
 xgrammar_mend(grammar_functor "    if (ref_choice.size() == 1) {
@@ -163,6 +182,17 @@ CompiledGrammar GrammarCompilerSub::MultiThreadCompileGrammar(Grammar grammar_un
   grammar_unoptimized = WithRootOfItsOwn(grammar_unoptimized);]=])
 xgrammar_mend(grammar_compiler "#include \"earley_parser.h\"" "#include \"earley_parser.h\"
 #include \"grammar_builder.h\"")
+# Classes in what follows a rule, by which tokens of a mask are judged, were looked at by the last byte of
+# their bounds, and a character that one leaves out was known by its last byte only.
+xgrammar_mend(earley_parser "    if (static_cast<uint8_t>(sub_sequence[i]) <= ch &&
+        ch <= static_cast<uint8_t>(sub_sequence[i + 1])) {"
+"    if (sub_sequence[i] <= ch && ch <= sub_sequence[i + 1]) {")
+xgrammar_mend(earley_parser "bool should_continue = is_negative ? true : could_match;"
+[=[bool all_within = false;
+      for (int i = 1; i < sub_sequence.size(); i += 2) {
+        all_within |= sub_sequence[i] <= min_codepoint && max_codepoint <= sub_sequence[i + 1];
+      }
+      bool should_continue = is_negative ? !all_within : could_match;]=])
 # Its regular expressions become EBNF, where \x41 goes on as long as digits do: \x61a was U+061A. Names
 # of groups are of letters alone for it.
 xgrammar_mend(regex_converter "  auto [codepoint, len] = ParseNextEscaped(current_, CUSTOM_ESCAPE_MAP);"
@@ -176,7 +206,15 @@ xgrammar_mend(regex_converter [=[      return "\\" + res;
       return res;]=] [=[      return "\\" + res;
     } else {
       if (res.rfind("\\x", 0) == 0) return "\\u00" + res.substr(2);
+      if (res == "^") return "\\u005e";
       return res;]=])
+xgrammar_mend(regex_converter [=[    RaiseWarning(
+        "Escape sequence '\\" + EscapeString(current_[1]) +
+        "' is not recognized. The character itself will be matched"
+    );
+]=] "")
+xgrammar_mend(regex_converter [=[\u0020\u00a0]=] [=[\u0020]=])
+xgrammar_mend(regex_converter [=[\x21-\x9F\xA1-\U0010FFFF]=] [=[\x21-\U0010FFFF]=])
 xgrammar_mend(regex_converter "isalpha(*current_)) {
       ++current_;" "(isalnum(*current_) || *current_ == '_')) {
       ++current_;")
@@ -189,9 +227,13 @@ xgrammar_mend(grammar_parser "    if (kMacroFunctions.count(id)) {" [=[    if (k
       if (id != "Regex") ReportParseError("Of macros there is Regex alone, and " + id + " names no rule");]=])
 xgrammar_mend(grammar_parser "  std::string pattern = pattern_node->value;"
 [=[  std::string pattern = pattern_node->value;
-  if (const std::string why = fathom::FaultOfMacro(pattern); !why.empty()) {
+  if (const std::string why = fathom::FaultOfMacro(pattern, json_string); !why.empty()) {
     ReportParseError(why, delta_element);
   }]=])
+# What is asked to follow a rule is for it a hint, to which no answer is held.
+xgrammar_mend(grammar_parser [=[  PeekAndConsume(TokenType::LookaheadLParen,]=]
+[=[  ReportParseError("(= is not known here: write what follows behind the rule's name");
+  PeekAndConsume(TokenType::LookaheadLParen,]=])
 # Its rules may have attributes. It has no answer to them here, and works for them without a bound.
 xgrammar_mend(grammar_parser "      if (has_capture && capture_value.empty()) {"
 [=[      ReportLexerError("A rule has no attributes here", start_line, start_column);

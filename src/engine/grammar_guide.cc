@@ -45,7 +45,11 @@ Status GrammarGuide::Take(TokenId token) {
   if (!TRY(state_->Accept(token))) {
     return Internal("token {} was sampled, which the request's grammar forbids", Raw(token));
   }
-  return state_->terminated() ? Status() : AppendMask();
+  const Status status = state_->terminated() ? Status() : AppendMask();
+  if (status.code() != StatusCode::kNotFound) return status;
+  return InvalidArgument(
+      "the grammar has brought the answer to where no token can go on: there it "
+      "asks for what is nowhere, or has a rule without an end");
 }
 
 Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {
@@ -60,7 +64,12 @@ Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {
       ++accepted;
       if (state_->terminated()) break;
     }
-    TRY(AppendMask());
+    const Status status = AppendMask();
+    if (status.code() == StatusCode::kNotFound) {  // Take() says so, if the draft stands
+      masks_.resize(masks_.size() - before_it_begins_.size());
+      break;
+    }
+    TRY(status);
   }
   begins_after_ = begins_after;
   return accepted == 0 ? Status() : state_->Rollback(accepted);

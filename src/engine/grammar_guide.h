@@ -24,7 +24,8 @@ class GrammarGuide {
   Status Take(TokenId token);
 
   // Makes the masks of what may follow each of these, which are guesses at the next tokens, up to
-  // the first that is forbidden: nothing that follows that one will stand. Errors as Take().
+  // the first that is forbidden or that nothing can follow: nothing behind that one will stand.
+  // Errors as Take(), of work and memory.
   Status Foresee(std::span<const TokenId> drafts);
 
   AnswerPace& pace() { return pace_; }

@@ -30,7 +30,7 @@ TokenId Word(int32_t i, int32_t which) {
   return TokenId{300 + 2 * i + which};
 }
 
-enum class Fault { kNone, kNoStart, kNoMask, kForbids, kSlow };
+enum class Fault { kNone, kNoStart, kNoMask, kDeadEnd, kForbids, kSlow };
 
 class WordsState final : public GrammarState {
  public:
@@ -47,6 +47,7 @@ class WordsState final : public GrammarState {
   }
   Status FillMask(std::span<uint32_t> words) override {
     if (fault_ == Fault::kNoMask && at_ == 2) return Internal("no mask");
+    if (fault_ == Fault::kDeadEnd && at_ == 2) return Status(StatusCode::kNotFound, "none");
     std::fill(words.begin(), words.end(), 0);
     const auto allow = [&](TokenId id) { words[Raw(id) / 32] |= 1U << (Raw(id) % 32); };
     if (at_ == kWords) return allow(kEnd), Status();
@@ -232,14 +233,16 @@ TEST_F(GrammarRequests, BeginsBehindAToken) {
 }
 
 TEST_F(GrammarRequests, AFaultEndsItsRequestAlone) {
-  for (const Fault fault : {Fault::kNoStart, Fault::kNoMask, Fault::kForbids, Fault::kSlow}) {
+  for (const Fault fault :
+       {Fault::kNoStart, Fault::kNoMask, Fault::kDeadEnd, Fault::kForbids, Fault::kSlow}) {
     std::vector<GenerateRequest> requests = {Request(1, 4, true), Request(2, 5, false),
                                              Request(3, 6, true)};
     requests[0].grammar = std::make_shared<Words>(fault);
     const auto outputs = Ask(requests);
     EXPECT_EQ(outputs[0].finish, FinishReason::kError);
-    EXPECT_EQ(outputs[0].error.code(),
-              fault == Fault::kSlow ? StatusCode::kInvalidArgument : StatusCode::kInternal);
+    EXPECT_EQ(outputs[0].error.code(), fault == Fault::kSlow || fault == Fault::kDeadEnd
+                                           ? StatusCode::kInvalidArgument
+                                           : StatusCode::kInternal);
     EXPECT_LE(outputs[0].tokens.size(), 2u);
     EXPECT_EQ(TokensOf(outputs[1]), TokensOf(Ask({requests[1]})[0]));
     ExpectWords(outputs[2]);
@@ -281,6 +284,15 @@ TEST(GrammarGuideTest, ForeseesWhatMayFollowEachDraftUpToTheFirstForbiddenOne) {
   ASSERT_TRUE(guide.Foresee(std::vector<TokenId>{kEnd, kEnd}).ok());
   EXPECT_EQ(AllowedBy(guide, kVocab), std::vector<std::set<int32_t>>{{Raw(kEnd)}});
   ASSERT_TRUE(guide.Take(kEnd).ok());
+
+  // One that nothing can follow. It may be a wrong guess, and fails once it is the answer's.
+  GenerateRequest ending = Request(1, 4, true);
+  ending.grammar = std::make_shared<Words>(Fault::kDeadEnd);
+  GrammarGuide end = GrammarGuide::Start(ending, kVocab).value();
+  ASSERT_TRUE(end.Foresee(right).ok());
+  EXPECT_EQ(AllowedBy(end, kVocab), words({0, 1}));
+  ASSERT_TRUE(end.Take(Word(0, 0)).ok());
+  EXPECT_EQ(end.Take(Word(1, 0)).code(), StatusCode::kInvalidArgument);
 
   // A draft that begins the grammar.
   GenerateRequest thinking = Request(1, 4, true);

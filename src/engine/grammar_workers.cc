@@ -49,12 +49,13 @@ class GrammarWorkers::Step {
         static_cast<int64_t>(row.result->tokens.size() + row.result->proposed.size());
     AnswerPace& pace = row.guide->pace();
     const bool late = left_ <= 0;
-    const PaceLimit limit(late ? tokens * pace.each() / 8 : pace.May(tokens));
+    const int64_t may = late ? tokens * pace.each() / 8 : pace.May(tokens);
+    const PaceLimit limit(may);
     Status status = TakeTokens(row);
     left_ -= limit.taken();
     pace.Took(tokens, limit.taken());
     if (status.ok() || request.failed.exchange(true)) return;
-    if (late && !PaceLimit::Check().ok()) {
+    if (late && limit.taken() > may) {
       status = Unavailable(
           "The grammars of all answers take too long together: ask for fewer at a time, or later.");
     }

@@ -17,8 +17,9 @@ namespace {
 
 constexpr int32_t kVocab = 256;
 
-// A token takes as many hundredths of what it may as it says; one all that there is.
-constexpr int32_t kForEver = 200;
+// A token takes as many hundredths of what it may as it says; one all that there is, and one more
+// memory than an answer may hold.
+constexpr int32_t kForEver = 200, kTooLarge = 201;
 
 class Costly final : public Grammar {
  public:
@@ -27,6 +28,10 @@ class Costly final : public Grammar {
     explicit State(const Costly& of) : of_(of) {}
     Result<bool> Accept(TokenId token) override {
       ++of_.tokens_taken;
+      if (Raw(token) == kTooLarge) {
+        const std::vector<char> much(kMostAnswerBytes + 1);
+        return PaceLimit::Check();
+      }
       for (int64_t steps = 0; steps < Raw(token) * AnswerPace(kVocab).each() / 100; steps += 1000) {
         steps_to_look -= 1000;
         TRY(PaceLimit::Check());
@@ -135,12 +140,14 @@ TEST_F(GrammarWorkersTest, AllTogetherMayTakeSoMuch) {
   std::vector<std::shared_ptr<const Grammar>> grammars;
   for (int i = 0; i < 100; ++i) Add(grammars.emplace_back(std::make_shared<Costly>()), {90});
   for (int i = 0; i < 28; ++i) Add(grammars.emplace_back(std::make_shared<Costly>()), {5});
+  Add(grammars.emplace_back(std::make_shared<Costly>()), {kTooLarge});
   const std::vector<StatusCode> codes = Follow();
   const auto stand = std::count(codes.begin(), codes.begin() + 100, kOk);
   EXPECT_GE(stand, 4);
   EXPECT_LE(stand, kMost);
   EXPECT_EQ(std::count(codes.begin(), codes.end(), StatusCode::kUnavailable), 100 - stand);
   EXPECT_EQ(std::count(codes.begin() + 100, codes.end(), kOk), 28) << "those that take little";
+  EXPECT_EQ(codes.back(), StatusCode::kInvalidArgument) << "by itself";
   Add(grammars[99], {90});
   EXPECT_EQ(Follow(), std::vector{kOk}) << "of another step";
 }

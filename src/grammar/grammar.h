@@ -24,7 +24,7 @@ class GrammarState {
   // The answer's next token. False: the grammar forbids it, and the state is as before.
   virtual Result<bool> Accept(TokenId token) = 0;
   // What may come next (base/token_mask.h): an end-of-text token where the answer may end.
-  // kInternal if nothing may. REQUIRES: MaskWords() of the vocabulary; not terminated().
+  // kNotFound if nothing may. REQUIRES: MaskWords() of the vocabulary; not terminated().
   virtual Status FillMask(std::span<uint32_t> words) = 0;
   virtual bool terminated() const = 0;  // an end-of-text token was accepted
   // As if the last so many tokens had not been accepted. REQUIRES: so many were; at most 32.

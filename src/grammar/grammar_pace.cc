@@ -111,7 +111,9 @@ Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
   }));
   TRY(in_pace(pace.May(1), [&]() -> Status {
     if (state->FillMask(words).ok()) return {};
-    return InvalidArgument("no token of the vocabulary can begin an answer");
+    return InvalidArgument(
+        "no token of the vocabulary can begin an answer: it asks for what is "
+        "nowhere, or has a rule without an end");
   }));
   const std::vector<uint32_t> first = words;
   Rng rng(/*seed=*/0);
@@ -120,9 +122,16 @@ Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
     const std::optional<TokenId> token = Draw(words, rng);
     if (!token) break;
     TRY(in_pace(pace.May(1), [&]() -> Status {
-      // What fails otherwise may come in no answer, and ends the one that it comes in.
       const Result<bool> accepted = state->Accept(*token);
-      goes_on = accepted.ok() && *accepted && !state->terminated() && state->FillMask(words).ok();
+      goes_on = accepted.ok() && *accepted && !state->terminated();
+      const Status filled = goes_on ? state->FillMask(words) : Status();
+      if (filled.code() == StatusCode::kNotFound) {
+        return InvalidArgument(
+            "some answers come to where no token can go on: there it asks for "
+            "what is nowhere, or has a rule without an end");
+      }
+      // What fails otherwise may come in no answer, and ends the one that it comes in.
+      goes_on = goes_on && filled.ok();
       return {};
     }));
   }

@@ -20,7 +20,7 @@ inline void CountSteps(int64_t steps = 1) {
 }
 
 // Of the pattern of a macro in EBNF, which its quotes hide from CheckEbnf(); empty if there is
-// none.
-std::string FaultOfMacro(const std::string& pattern);
+// none. `json_string`: it stands within a string of JSON.
+std::string FaultOfMacro(const std::string& pattern, bool json_string);
 
 }  // namespace fathom

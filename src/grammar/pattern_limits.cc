@@ -143,13 +143,24 @@ class PatternMeter {
   std::vector<Group> groups_ = std::vector<Group>(1);
 };
 
-// uD800 to uDFFF, or the same with eight digits, behind a backslash.
-bool NamesSurrogate(std::string_view escape) {
-  const std::string_view digits = escape.starts_with('u')       ? escape.substr(1)
-                                  : escape.starts_with("U0000") ? escape.substr(5)
-                                                                : "";
-  return digits.size() >= 4 && (digits[0] == 'd' || digits[0] == 'D') &&
-         std::string_view("89abcdefABCDEF").find(digits[1]) != digits.npos;
+// The character that an escape of EBNF names by its number, as x41, u0041 or U00000041: as many
+// digits as there are behind an x.
+Status CheckNumber(std::string_view escape) {
+  const char kind = escape.empty() ? ' ' : escape[0];
+  if (kind != 'x' && kind != 'u' && kind != 'U') return {};
+  const auto digits = escape.substr(1, kind == 'x' ? escape.npos : kind == 'u' ? 4 : 8);
+  uint32_t character = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), character, 16);
+  const auto named = escape.substr(0, std::min<size_t>(1 + (end - digits.data()), 10));
+  if (error == std::errc::result_out_of_range || character > 0x10ffff) {
+    return InvalidArgument(
+        "the grammar names \\{}: the last character is \\U0010ffff, and all "
+        "digits behind an x count",
+        named);
+  }
+  if (character < 0xd800 || character > 0xdfff) return {};
+  return InvalidArgument("the grammar names half of a character, \\{}, which no answer has", named);
 }
 
 Status CheckBytes(std::string_view text, size_t most, std::string_view where) {
@@ -189,9 +200,7 @@ Status CheckEbnf(std::string_view grammar) {
   TRY(CheckBytes(grammar, kMaxEbnfBytes, "the grammar"));
   TRY(PatternMeter(grammar, "the grammar", /*ebnf=*/true).Measure());
   for (size_t at = 0; (at = grammar.find('\\', at)) != grammar.npos; at += 2) {
-    if (!NamesSurrogate(grammar.substr(at + 1))) continue;
-    return InvalidArgument("the grammar names half of a character, {}, which no answer has",
-                           grammar.substr(at, grammar[at + 1] == 'u' ? 6 : 10));
+    TRY(CheckNumber(grammar.substr(at + 1)));
   }
   return {};
 }

@@ -267,10 +267,10 @@ class PatternParser {
       return Ranges{{0, 0}};  // a control character
     }
     if (IsWord(c) && c != '_') {
-      const std::string_view what = c >= '1' && c <= '9' || c == 'k' ? "refers back"
-                                    : c == 'p' || c == 'P'           ? "names a class of Unicode"
-                                    : c == 'b' || c == 'B'           ? "looks around"
-                                                                     : "is not known";
+      const std::string_view what = (c >= '1' && c <= '9') || c == 'k' ? "refers back"
+                                    : c == 'p' || c == 'P'             ? "names a class of Unicode"
+                                    : c == 'b' || c == 'B'             ? "looks around"
+                                                                       : "is not known";
       return Refuse(begin, fmt::format("answers cannot be held to \\{}, which {}", c, what));
     }
     const uint32_t character = Take(text_, &at_);
@@ -306,12 +306,31 @@ class PatternParser {
   size_t at_ = 0, begin_ = 0;
 };
 
-// What both ECMA's and Python's \S and \W match, as ranges of a class. Of \W what is no letter in
-// any script: ASCII, punctuation of texts.
+// Of \s, \S, \w and \W what both ECMA's and Python's match, as ranges of a class; of \W what is no
+// letter in any script: ASCII, punctuation of texts.
+constexpr std::string_view kSpace = R"(\t-\r )";
 constexpr std::string_view kNoSpace =
     R"(\x00-\x08\x0e-\x1b!-\x84\x86-\x9f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e)"
     R"(\u2030-\u205e\u2060-\u2fff\u3001-\ufefe\uff00-\u{10ffff})";
+constexpr std::string_view kWord = "0-9A-Z_a-z";
 constexpr std::string_view kNoWord = R"(\x00-/:-@\[-\^`{-\x7f\u2010-\u2027\u3001-\u3003)";
+// And what either matches, for classes that leave it out.
+constexpr std::string_view kAnySpace =
+    R"(\t-\r\x1c- \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff)";
+constexpr std::string_view kAnyNoSpace =
+    R"(\x00-\x08\x0e-\x1f!-\x9f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e)"
+    R"(\u2030-\u205e\u2060-\u2fff\u3001-\u{10ffff})";
+constexpr std::string_view kAnyWord = R"(0-9A-Z_a-z\x80-\u200f\u2028-\u3000\u3004-\u{10ffff})";
+constexpr std::string_view kAnyNoWord = R"(\x00-/:-@\[-\^`{-\u{10ffff})";
+
+std::string_view RangesOf(char shorthand, bool left_out) {
+  switch (shorthand) {
+    case 's': return left_out ? kAnySpace : kSpace;
+    case 'S': return left_out ? kAnyNoSpace : kNoSpace;
+    case 'w': return left_out ? kAnyWord : kWord;
+    default: return left_out ? kAnyNoWord : kNoWord;
+  }
+}
 
 }  // namespace
 
@@ -321,23 +340,26 @@ Status CheckPatternSyntax(std::string_view pattern, std::string_view where, Patt
 
 std::string AsciiPattern(std::string_view pattern) {
   std::string ascii;
-  bool in_class = false;
+  bool in_class = false, left_out = false;
   for (size_t at = 0; at < pattern.size();) {
     const char c = pattern[at];
     const char next = at + 1 < pattern.size() ? pattern[at + 1] : ' ';
-    if (c == '\\' && (next == 'S' || next == 'W')) {
-      const std::string_view ranges = next == 'S' ? kNoSpace : kNoWord;
+    const char character = c == '\\' ? next : c;
+    if (c == '\\' && std::string_view("sSwW").find(next) != std::string_view::npos) {
+      const std::string_view ranges = RangesOf(next, left_out);
       ascii += in_class ? std::string(ranges) : fmt::format("[{}]", ranges);
       at += 2;
-    } else if (c == '\\' && (next & 0x80) == 0) {
-      ascii += pattern.substr(at, 2);
-      at += 2;
-    } else if (((c == '\\' ? next : c) & 0x80) != 0) {
+    } else if (character < ' ' || character > '~') {  // signed: U+0080 and further too
       at += c == '\\';
       ascii += fmt::format("\\u{{{:x}}}", Take(pattern, &at));
+    } else if (c == '\\') {
+      ascii += pattern.substr(at, 2);
+      at += 2;
     } else {
       if (c == ']' && !in_class) ascii += '\\';
+      if (c == '[' && !in_class) left_out = next == '^';
       in_class = c == '[' || (in_class && c != ']');
+      left_out = left_out && in_class;
       ascii += c;
       ++at;
     }

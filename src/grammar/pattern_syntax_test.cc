@@ -92,6 +92,7 @@ TEST(PatternSyntax, Ascii) {
   EXPECT_EQ(AsciiPattern("a][]]\\]"), "a\\][]\\]\\]");
   EXPECT_TRUE(AsciiPattern("\\S").starts_with("[\\x00-\\x08"));
   EXPECT_TRUE(AsciiPattern("[x\\W]").starts_with("[x\\x00-/"));
+  EXPECT_EQ(AsciiPattern("\t\\\n\x7f~"), "\\u{9}\\u{a}\\u{7f}~");
 }
 
 // What comes out is JSON: each string is taken that matches and is plain, and none that is not.
@@ -111,8 +112,9 @@ TEST(PatternSyntax, StringsOfPatternsAreJson) {
     for (const char* bad : {"\"", "\n", "\\", "\\n", "\x01"}) {
       EXPECT_FALSE(takes(pattern, begin + bad)) << pattern << bad;
     }
-    if (begin == "é" && !std::string(pattern).starts_with("(?i)"))
+    if (begin == "é" && !std::string(pattern).starts_with("(?i)")) {
       EXPECT_TRUE(takes(pattern, "éx")) << pattern;
+    }
   }
   EXPECT_TRUE(takes(".]", "x]"));
   EXPECT_TRUE(takes("[^é]", "e") && !takes("[^é]", "é"));
@@ -122,6 +124,16 @@ TEST(PatternSyntax, StringsOfPatternsAreJson) {
     EXPECT_FALSE(takes("\\S", space) || takes("[\\S]", space));
   }
   EXPECT_FALSE(takes("\\W", "é") || takes("[\\W]", "x"));
+  // A class that leaves such out leaves out what either takes for it.
+  for (const char* pattern : {"[^\\W]", "[^\\W\\d_]", "[^\\W_]", "[^\\S]|a", "[^x\\w]|a"}) {
+    EXPECT_TRUE(takes(pattern, "a"));
+    for (const char* other : {"é", "€", "×", "«", "\U0001f600", "\u0085", "\ufeff"}) {
+      EXPECT_FALSE(takes(pattern, other)) << pattern << " " << other;
+    }
+  }
+  EXPECT_FALSE(takes("[^x]\\W", "aé"));
+  EXPECT_TRUE(takes("[^\\S]", "\u3000") && takes("[^\\w]", "-") && takes("[^\\s]", "é"));
+  EXPECT_FALSE(takes("[^\\s]", "\u3000") || takes("[^\\s]", "\u0085"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace fathom {
 namespace {
@@ -24,6 +25,21 @@ void CutBefore(std::string& text, std::string_view what) {
   if (const size_t at = text.rfind(what); at != text.npos) text.erase(0, at + what.size());
 }
 
+// What to do about it, where it does not say so itself.
+std::string_view HintFor(std::string_view text) {
+  constexpr std::pair<std::string_view, std::string_view> kHints[] = {
+      {"is not defined", "; texts stand in double quotes"},
+      {"The root rule with name", "; an answer begins with the rule root"},
+      {"Unexpected character", "; rules are written name ::= ..., and texts in double quotes"},
+      {"Expect element", "; an empty text is written \"\""},
+      {"Expect integer", "; counts are written {2}, {2,} or {2,5}"},
+      {"class escape is not supported", "; write [0-9], [0-9A-Za-z_] or [ \\t\\n\\r]"}};
+  for (const auto& [part, hint] : kHints) {
+    if (text.find(part) != text.npos) return hint;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string PlainSentence(GrammarKind kind, std::string_view message) {
@@ -40,7 +56,7 @@ std::string PlainSentence(GrammarKind kind, std::string_view message) {
   const bool own = text.find("heck failed") != text.npos || text.find(".cc:") != text.npos ||
                    text.find(".h:") != text.npos;
   if (own || text.empty()) text = "it says something that answers cannot be held to";
-  return fmt::format("the {} cannot be compiled: {}", NameOf(kind), text);
+  return fmt::format("the {} cannot be compiled: {}{}", NameOf(kind), text, HintFor(text));
 }
 
 }  // namespace fathom

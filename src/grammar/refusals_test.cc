@@ -177,8 +177,40 @@ TEST(Refusals, ExpressionsAndGrammarsAreRefusedPlainly) {
   for (const char* text : {"root ::= \"\\ud800\"", "root ::= [\\U0000DFFF]"}) {
     ExpectSays({GrammarKind::kEbnf, text}, "the grammar names half of a character");
   }
+  for (const char* text : {R"(root ::= "\U00110000")", R"(root ::= [\x110000])",
+                           R"(root ::= "\x41bbbbbbbbbbbbbbbbbbbbbbb")"}) {
+    ExpectSays({GrammarKind::kEbnf, text}, ": the last character is \\U0010ffff");
+  }
+  ExpectSays({GrammarKind::kEbnf, R"(root ::= "\xd800")"}, "half of a character, \\xd800, which");
   ExpectSays({GrammarKind::kEbnf, "root ::= root"},
              "no token of the vocabulary can begin an answer");
+}
+
+TEST(Refusals, SayHowToMendAGrammar) {
+  const auto says = [](const char* text, const std::string& part) {
+    ExpectSays({GrammarKind::kEbnf, text}, part);
+  };
+  says("root ::= missing", "\"missing\" is not defined; texts stand in double quotes");
+  says("a ::= \"b\"", "an answer begins with the rule root");
+  says("root: \"a\"", "rules are written name ::= ...");
+  says("root ::= \"a\" |", "an empty text is written \"\"");
+  says("root ::= \"a\"{,3}", "counts are written {2}, {2,} or {2,5}");
+  says("root ::= [\\d]", "write [0-9]");
+  says("root ::= \"a\" (= \"b\")", "(= is not known here");
+  says("root ::= \"b\" x\nx ::= x \"c\"", "come to where no token can go on");
+  says("root ::= \"b\" Regex(\"\\\"\", json_string=true)", "the pattern of Regex");
+}
+
+// What programs escape without need is a character, however large the pattern.
+TEST(Refusals, AreOfNoHarmlessEscape) {
+  const auto compile = MakeXgrammarCompile(ByteVocabulary());
+  const std::string many = "(c?){0,25}";
+  for (const char* text : {R"(a\ b)", R"(\#\@\_\é)", "]", "a]"}) {
+    for (const std::string& pattern : {std::string(text), many + text}) {
+      EXPECT_TRUE(compile({GrammarKind::kRegex, pattern}).ok()) << pattern;
+    }
+  }
+  EXPECT_TRUE(compile({GrammarKind::kEbnf, "root ::= Regex(\"a]\")"}).ok());
 }
 
 TEST(Refusals, WhatACompilerSaysOfItselfIsLeftOut) {

@@ -68,9 +68,10 @@ void LookAtSteps() {
   if (steps_to_look < 0) steps_to_look = kOften;
 }
 
-std::string FaultOfMacro(const std::string& pattern) {
+std::string FaultOfMacro(const std::string& pattern, bool json_string) {
   if (!clients_ebnf) return "";
-  const Status status = CheckSchemaPattern(pattern, "the pattern of Regex", PatternUse::kText);
+  const PatternUse use = json_string ? PatternUse::kJsonString : PatternUse::kText;
+  const Status status = CheckSchemaPattern(pattern, "the pattern of Regex", use);
   return std::string(status.message());
 }
 
@@ -156,7 +157,7 @@ class XgrammarState final : public GrammarState {
     shared_->utf8->Mask(ends_.back(), words);
     if (vocab % 32 != 0) words.back() &= (1U << (vocab % 32)) - 1;
     if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; })) return {};
-    return Internal("no token of the vocabulary can go on with the grammar");
+    return Status(StatusCode::kNotFound, "no token of the vocabulary can go on with the grammar");
   }
 
   bool terminated() const override { return matcher_.IsTerminated(); }

@@ -33,6 +33,16 @@ TEST(ADigitBehindANumber, IsACharacter) {
             "aa");
 }
 
+// A caret that a backslash puts first in a class made it the complement there.
+TEST(ADigitBehindANumber, ACaretIsACharacter) {
+  const std::string many = "(c?){0,25}";
+  EXPECT_EQ(Taken(many + R"([\^a])"), "a");
+  EXPECT_EQ(Taken(many + R"([\x5ea-])"), "a");
+  EXPECT_EQ(Taken(R"({"type":"structural_tag","format":{"type":"regex","pattern":"[\\^a]{2}"}})",
+                  GrammarKind::kStructuralTag),
+            "aa");
+}
+
 TEST(ADigitBehindANumber, GroupsHaveNames) {
   EXPECT_EQ(Taken("(c?){0,25}(?P<first_1>a)(?<b2>a)"), "aa");
   EXPECT_EQ(Taken("(?P<first_1>a)(?<b2>a)"), "aa");
