@@ -8,6 +8,7 @@
 #include "grammar/byte_vocabulary.h"
 #include "grammar/compile_limit.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/structural_tag.h"
 
 namespace fathom {
 namespace {
@@ -127,8 +128,13 @@ void Answer(const Grammar& grammar, GrammarKind kind, std::string_view way) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace fathom;
   static const auto& compile = *new auto(MakeXgrammarCompile(Vocabulary()));
-  const Case input = Read(TextOf(data, size));
-  if (const Status refused = CheckGrammar(input.spec); !refused.ok()) {
+  Case input = Read(TextOf(data, size));
+  const Status refused = [&]() -> Status {  // as requests are
+    GrammarSpec& spec = input.spec;
+    if (spec.kind == GrammarKind::kStructuralTag) spec.text = TRY(ReadStructuralTag(spec.text));
+    return CheckGrammar(spec);
+  }();
+  if (!refused.ok()) {
     CHECK(!refused.message().empty());
     return 0;
   }
