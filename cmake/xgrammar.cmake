@@ -221,7 +221,7 @@ xgrammar_mend(regex_converter "isalpha(*current_)) {
 xgrammar_mend(regex_converter "  if (*current_ == ':') {" "  if (*current_ == 'P' && current_[1] == '<') ++current_;
   if (*current_ == ':') {")
 xgrammar_mend(regex_converter "Group modifier flag is not supported yet."
-              "(?i) goes with small patterns alone, and with none of a structural tag: write [aA]")
+              "(?i) goes with small patterns alone: write [aA]")
 # Of its macros in EBNF those of tokens are the server's own, and a pattern has limits.
 xgrammar_mend(grammar_parser "    if (kMacroFunctions.count(id)) {" [=[    if (kMacroFunctions.count(id)) {
       if (id != "Regex") ReportParseError("Of macros there is Regex alone, and " + id + " names no rule");]=])

@@ -206,6 +206,13 @@ TEST(PatternAnswers, OfEitherCase) {
                                .text = R"({"type": "string", "pattern": "(?i)(b?){0,25}a"})"});
   ASSERT_TRUE(schema.ok()) << schema.status().message();
   EXPECT_TRUE(TakesBytes(**schema, "\"BA\""));
+  const auto tag = compile(
+      {.kind = GrammarKind::kStructuralTag,
+       .text =
+           R"({"type":"structural_tag","format":{"type":"regex","pattern":"(?i)a[\\W\\d]{2}"}})"});
+  ASSERT_TRUE(tag.ok()) << tag.status().message();
+  EXPECT_TRUE(TakesBytes(**tag, "A-1"));
+  EXPECT_FALSE(TakesBytes(**tag, "Aéé"));
   const auto rules = compile({.kind = GrammarKind::kRegex, .text = "(?i)(b?){0,25}a"});
   ASSERT_FALSE(rules.ok());
   EXPECT_NE(rules.status().message().find("(?i) goes with small patterns alone"), std::string::npos)

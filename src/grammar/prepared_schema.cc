@@ -4,6 +4,8 @@
 #include <boost/json.hpp>
 #include <utility>
 
+#include "grammar/ebnf_pattern.h"
+#include "grammar/grammar_limits.h"
 #include "grammar/pattern_syntax.h"
 #include "grammar/schema_keywords.h"
 
@@ -30,6 +32,7 @@ class Preparer {
       const std::string ascii = AsciiPattern(pattern->get_string());
       changed_ |= ascii != std::string_view(pattern->get_string());
       *pattern = ascii;
+      MakeAutomaton(*schema, ascii);
     }
     NameRequired(*schema);
     if (strict_) Close(*schema);
@@ -53,6 +56,14 @@ class Preparer {
   }
 
  private:
+  // A pattern in a structural tag is rules for xgrammar, where a macro is an automaton.
+  void MakeAutomaton(json::object& format, const std::string& pattern) {
+    const json::value* type = format.if_contains("type");
+    if (type == nullptr || *type != "regex" || !IsSmallAutomaton(pattern)) return;
+    format = {{"type", "grammar"}, {"grammar", "root ::= " + PatternInEbnf(pattern)}};
+    changed_ = true;
+  }
+
   void PrepareNames(json::object& patterns) {
     json::object others;
     for (auto& [name, schema] : patterns) {

@@ -155,8 +155,9 @@ TEST(Refusals, TagsAreRefusedByTheirPlace) {
 })"),
              "format/elements[0]/pattern, character 2: ");
   ExpectSays(of(R"({"type": "grammar", "grammar": "root ::= \"\\ud800\""})"), "format/grammar: ");
-  ExpectSays(of(R"({"type": "grammar", "grammar": "root ::= "})"),
-             "the structural tag cannot be compiled: line 1, column 10: ");
+  ExpectSays(of(R"({"type": "sequence", "elements": [{"type": "regex", "pattern": "a"},
+                    {"type": "grammar", "grammar": "root ::= "}]})"),
+             "format/elements[1]/grammar: the grammar cannot be compiled: line 1, column 10: ");
   ExpectSays(of(R"({"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": ""})"),
              "format/end must not be empty");
   ExpectSays(of(R"({"type": "tag", "begin": "", "end": "", "content": {"type": "sequence",

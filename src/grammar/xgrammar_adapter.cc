@@ -1,10 +1,12 @@
 #include "grammar/xgrammar_adapter.h"
 
 #include <dlpack/dlpack.h>
+#include <fmt/format.h>
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <exception>
 #include <mutex>
 #include <new>
@@ -254,6 +256,32 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }
 
+// What is wrong with a grammar within a structural tag, by its place: of the whole tag xgrammar
+// would not say which it is.
+Status ParseGrammarsOf(const boost::json::value& format, const std::string& at) {
+  if (const boost::json::array* parts = format.if_array()) {
+    for (size_t i = 0; i < parts->size(); ++i) {
+      TRY(ParseGrammarsOf((*parts)[i], fmt::format("{}[{}]", at, i)));
+    }
+  }
+  const boost::json::object* object = format.if_object();
+  if (object == nullptr) return {};
+  for (const auto& [key, part] : *object) {
+    const std::string place = fmt::format("{}/{}", at, std::string_view(key));
+    if (key == "content" || key == "elements" || key == "tags") TRY(ParseGrammarsOf(part, place));
+    if (key != "grammar") continue;
+    const ClientsEbnf as_it_stands;
+    try {
+      xgrammar::Grammar::FromEBNF(std::string(part.as_string()));
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return InvalidArgument("{}: {}", place, PlainSentence(GrammarKind::kEbnf, error.what()));
+    }
+  }
+  return {};
+}
+
 // The free text between a tag's parts is any bytes for xgrammar, markers' first ones too.
 std::vector<TokenId> BarredFrom(const GrammarSpec& spec, const GrammarVocabulary& vocabulary) {
   std::vector<TokenId> barred;
@@ -298,6 +326,10 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
       const int64_t before = ThreadBytes();  // xgrammar's own may be half of it
+      if (spec.kind == GrammarKind::kStructuralTag) {
+        TRY(ParseGrammarsOf(boost::json::parse(spec.text, {}, {.max_depth = 1000}).at("format"),
+                            "format"));
+      }
       Shared shared{.grammar = fathom::Compile(compiler, spec, warned),
                     .vocab = size,
                     .utf8 = lazy->utf8,
