@@ -137,8 +137,44 @@ xgrammar_mend(json_schema_converter "  // Keep regex conversion independent." [=
   // Keep regex conversion independent.]=])
 xgrammar_mend(json_schema_converter [=[[\\x00-\\x2E]|[\\x30-\\x7D]|[\\x7F-]=]
                                     [=[[ !#-\\x2E]|[\\x30-\\x5B\\x5D-\\x7D]|[\\x80-]=])
+# What it leaves out of a string leaves states from which no end can be reached: "a\n|b" took an a behind
+# which nothing came.
+xgrammar_mend(fsm_builder "  new_fsm.SetEdgeAuxData(std::vector<int32_t>(fsm.GetEdgeAuxData()));" [=[
+  std::vector<std::vector<int>> before(new_fsm.NumStates());
+  for (int state = 0; state < new_fsm.NumStates(); ++state) {
+    for (const auto& edge : new_fsm.GetEdges(state)) before[edge.target].push_back(state);
+  }
+  std::vector<bool> ends(new_fsm.NumStates());
+  std::vector<int> found;
+  for (int state = 0; state < new_fsm.NumStates(); ++state) {
+    if (!fsm_wse.IsEndState(state)) continue;
+    ends[state] = true;
+    found.push_back(state);
+  }
+  while (!found.empty()) {
+    const int state = found.back();
+    found.pop_back();
+    for (const int one : before[state]) {
+      if (ends[one]) continue;
+      ends[one] = true;
+      found.push_back(one);
+    }
+  }
+  FSM all = std::move(new_fsm);
+  new_fsm = FSM(all.NumStates());
+  for (int state = 0; state < all.NumStates(); ++state) {
+    for (const auto& edge : all.GetEdges(state)) {
+      if (ends[edge.target]) new_fsm.AddEdge(state, edge.target, edge.min, edge.max);
+    }
+  }
+  new_fsm.SetEdgeAuxData(std::vector<int32_t>(fsm.GetEdgeAuxData()));]=])
+# A quoted part of an address has two backslashes in JSON where it has one itself.
+xgrammar_mend(json_schema_converter [=["\\\\\"(\\\\[\\x20-\\x7E]|]=] [=["\\\\\"(\\\\\\\\[ !#-\\x5B\\x5D-\\x7E]|]=])
 # A bracket that closes nothing is itself, as in JavaScript and Python.
-xgrammar_mend(fsm_builder "    if (current_char == ']') {" "    if (false) {")
+xgrammar_mend(fsm_builder [=[    if (current_char == ']') {
+      return ResultErr(error_at(i, "Unmatched ']'"));
+    }
+]=] "")
 # A rule that is only another one, counted, has that one counted twice, and so on: a ::= a{2} had no
 # end. A rule within itself, or behind many such, stays a rule.
 xgrammar_mend(grammar_functor "    if (ref_choice.size() == 1) {
@@ -193,6 +229,10 @@ xgrammar_mend(earley_parser "bool should_continue = is_negative ? true : could_m
         all_within |= sub_sequence[i] <= min_codepoint && max_codepoint <= sub_sequence[i + 1];
       }
       bool should_continue = is_negative ? !all_within : could_match;]=])
+# What begins with E0 or F0 was taken for any character of as many bits, shorter ones too.
+xgrammar_mend(earley_parser "    int32_t max_codepoint = min_codepoint | ((1 << (6 * (num_bytes - 1))) - 1);"
+"    int32_t max_codepoint = std::min(min_codepoint | ((1 << (6 * (num_bytes - 1))) - 1), 0x10ffff);
+    min_codepoint = std::max(min_codepoint, num_bytes == 2 ? 0x80 : num_bytes == 3 ? 0x800 : 0x10000);")
 # Its regular expressions become EBNF, where \x41 goes on as long as digits do: \x61a was U+061A. Names
 # of groups are of letters alone for it.
 xgrammar_mend(regex_converter "  auto [codepoint, len] = ParseNextEscaped(current_, CUSTOM_ESCAPE_MAP);"
@@ -214,6 +254,14 @@ xgrammar_mend(regex_converter [=[    RaiseWarning(
     );
 ]=] "")
 xgrammar_mend(regex_converter [=[\u0020\u00a0]=] [=[\u0020]=])
+# Behind \s or the like in a class a dash is one, and no range.
+xgrammar_mend(regex_converter "      char_class += HandleEscapeInCharClass();" [=[
+      const bool several = std::string("dDwWsS").find(static_cast<char>(current_[1])) != std::string::npos;
+      char_class += HandleEscapeInCharClass();
+      if (several && current_ != end_ && *current_ == '-') {
+        char_class += "\\-";
+        ++current_;
+      }]=])
 xgrammar_mend(regex_converter [=[\x21-\x9F\xA1-\U0010FFFF]=] [=[\x21-\U0010FFFF]=])
 xgrammar_mend(regex_converter "isalpha(*current_)) {
       ++current_;" "(isalnum(*current_) || *current_ == '_')) {
@@ -234,6 +282,10 @@ xgrammar_mend(grammar_parser "  std::string pattern = pattern_node->value;"
 xgrammar_mend(grammar_parser [=[  PeekAndConsume(TokenType::LookaheadLParen,]=]
 [=[  ReportParseError("(= is not known here: write what follows behind the rule's name");
   PeekAndConsume(TokenType::LookaheadLParen,]=])
+# Of a character that it does not know it names the first byte.
+xgrammar_mend(grammar_parser "std::string(1, *cur_)" "std::string(cur_, cur_ + std::max(1, ParseNextUTF8(cur_).second))")
+xgrammar_mend(grammar_parser "\"Invalid escape sequence\" + std::string(cur_, cur_ + 2)"
+              "\"Invalid escape sequence \" + std::string(cur_, cur_ + 1 + std::max(1, ParseNextUTF8(cur_ + 1).second))")
 # Its rules may have attributes. It has no answer to them here, and works for them without a bound.
 xgrammar_mend(grammar_parser "      if (has_capture && capture_value.empty()) {"
 [=[      ReportLexerError("A rule has no attributes here", start_line, start_column);

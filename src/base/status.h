@@ -15,7 +15,7 @@ namespace fathom {
 enum class StatusCode {
   kOk,
   kInvalidArgument,    // the caller's input is wrong; the message says how to mend it
-  kNotFound,           // a file or a name does not exist
+  kNotFound,           // a file, a name or a next token does not exist
   kUnimplemented,      // meaningful, but not supported
   kResourceExhausted,  // a bound was reached: a full queue, memory, a step limit
   kUnavailable,        // shutting down or not ready

@@ -46,10 +46,7 @@ Status GrammarGuide::Take(TokenId token) {
     return Internal("token {} was sampled, which the request's grammar forbids", Raw(token));
   }
   const Status status = state_->terminated() ? Status() : AppendMask();
-  if (status.code() != StatusCode::kNotFound) return status;
-  return InvalidArgument(
-      "the grammar has brought the answer to where no token can go on: there it "
-      "asks for what is nowhere, or has a rule without an end");
+  return status.code() == StatusCode::kNotFound ? NothingMayFollow() : status;
 }
 
 Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {

@@ -47,7 +47,7 @@ class WordsState final : public GrammarState {
   }
   Status FillMask(std::span<uint32_t> words) override {
     if (fault_ == Fault::kNoMask && at_ == 2) return Internal("no mask");
-    if (fault_ == Fault::kDeadEnd && at_ == 2) return Status(StatusCode::kNotFound, "none");
+    if (fault_ == Fault::kDeadEnd && at_ == 2) return NotFound("none");
     std::fill(words.begin(), words.end(), 0);
     const auto allow = [&](TokenId id) { words[Raw(id) / 32] |= 1U << (Raw(id) % 32); };
     if (at_ == kWords) return allow(kEnd), Status();

@@ -91,6 +91,12 @@ Status PaceLimit::Look() {
   return InvalidArgument("the grammar takes too long for a token, and others wait: simplify it");
 }
 
+Status NothingMayFollow() {
+  return InvalidArgument(
+      "there are answers behind which no token can go on: a rule without an end begins there, or "
+      "characters that no token writes");
+}
+
 Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
   AnswerPace pace(vocab);
   const int64_t most_taken = kTriedTimes * pace.May(1);
@@ -110,10 +116,11 @@ Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
     return {};
   }));
   TRY(in_pace(pace.May(1), [&]() -> Status {
-    if (state->FillMask(words).ok()) return {};
+    Status filled = state->FillMask(words);
+    if (filled.code() != StatusCode::kNotFound) return filled;
     return InvalidArgument(
-        "no token of the vocabulary can begin an answer: it asks for what is "
-        "nowhere, or has a rule without an end");
+        "no token of the vocabulary can begin an answer: a rule without an end begins it, or "
+        "characters that no token writes");
   }));
   const std::vector<uint32_t> first = words;
   Rng rng(/*seed=*/0);
@@ -125,11 +132,7 @@ Result<std::vector<uint32_t>> TryPace(const Grammar& grammar, int32_t vocab) {
       const Result<bool> accepted = state->Accept(*token);
       goes_on = accepted.ok() && *accepted && !state->terminated();
       const Status filled = goes_on ? state->FillMask(words) : Status();
-      if (filled.code() == StatusCode::kNotFound) {
-        return InvalidArgument(
-            "some answers come to where no token can go on: there it asks for "
-            "what is nowhere, or has a rule without an end");
-      }
+      if (filled.code() == StatusCode::kNotFound) return NothingMayFollow();
       // What fails otherwise may come in no answer, and ends the one that it comes in.
       goes_on = goes_on && filled.ok();
       return {};

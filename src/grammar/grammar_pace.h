@@ -47,6 +47,9 @@ class PaceLimit {
   bool too_large_ = false;
 };
 
+// Of an answer's next token, where there is none (kNotFound of FillMask).
+Status NothingMayFollow();
+
 // What may begin an answer. Tokens are drawn from the masks, some of an answer's first: a grammar
 // that nothing can begin, or that is too slow at one of them, is kInvalidArgument, so that no
 // engine is held up to find that out. `vocab`: as in FillMask.

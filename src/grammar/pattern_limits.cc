@@ -199,8 +199,18 @@ bool IsSmallAutomaton(std::string_view pattern, int64_t most_choices) {
 Status CheckEbnf(std::string_view grammar) {
   TRY(CheckBytes(grammar, kMaxEbnfBytes, "the grammar"));
   TRY(PatternMeter(grammar, "the grammar", /*ebnf=*/true).Measure());
-  for (size_t at = 0; (at = grammar.find('\\', at)) != grammar.npos; at += 2) {
-    TRY(CheckNumber(grammar.substr(at + 1)));
+  char inside = ' ';  // of a text or a class, what ends it
+  for (size_t at = 0; at < grammar.size(); ++at) {
+    const char c = grammar[at];
+    if (c == '\\') {
+      TRY(CheckNumber(grammar.substr(++at)));
+    } else if (inside == ' ' && c == '#') {
+      at = std::min(grammar.find_first_of("\r\n", at), grammar.size());
+    } else if (inside == ' ' && (c == '"' || c == '[')) {
+      inside = c == '[' ? ']' : c;
+    } else if (c == inside) {
+      inside = ' ';
+    }
   }
   return {};
 }

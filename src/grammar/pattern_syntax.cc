@@ -323,6 +323,13 @@ constexpr std::string_view kAnyNoSpace =
 constexpr std::string_view kAnyWord = R"(0-9A-Z_a-z\x80-\u200f\u2028-\u3000\u3004-\u{10ffff})";
 constexpr std::string_view kAnyNoWord = R"(\x00-/:-@\[-\^`{-\u{10ffff})";
 
+// [\s\S] and its like: a shorthand and its opposite, which as ranges would leave some out.
+bool IsAnyCharacter(std::string_view text) {
+  constexpr std::string_view kAll[] = {R"([\s\S])", R"([\S\s])", R"([\w\W])",
+                                       R"([\W\w])", R"([\d\D])", R"([\D\d])"};
+  return std::ranges::find(kAll, text) != std::end(kAll);
+}
+
 std::string_view RangesOf(char shorthand, bool left_out) {
   switch (shorthand) {
     case 's': return left_out ? kAnySpace : kSpace;
@@ -345,10 +352,14 @@ std::string AsciiPattern(std::string_view pattern) {
     const char c = pattern[at];
     const char next = at + 1 < pattern.size() ? pattern[at + 1] : ' ';
     const char character = c == '\\' ? next : c;
-    if (c == '\\' && std::string_view("sSwW").find(next) != std::string_view::npos) {
+    if (!in_class && IsAnyCharacter(pattern.substr(at, 6))) {
+      ascii += R"([\x00-\u{10ffff}])";
+      at += 6;
+    } else if (c == '\\' && std::string_view("sSwW").find(next) != std::string_view::npos) {
       const std::string_view ranges = RangesOf(next, left_out);
       ascii += in_class ? std::string(ranges) : fmt::format("[{}]", ranges);
       at += 2;
+      if (in_class && pattern.substr(at).starts_with('-')) ascii += '\\';
     } else if (character < ' ' || character > '~') {  // signed: U+0080 and further too
       at += c == '\\';
       ascii += fmt::format("\\u{{{:x}}}", Take(pattern, &at));

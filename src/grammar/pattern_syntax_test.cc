@@ -132,6 +132,18 @@ TEST(PatternSyntax, StringsOfPatternsAreJson) {
     }
   }
   EXPECT_FALSE(takes("[^x]\\W", "aé"));
+  for (const char* pattern : {"[\\s\\S]", "[\\W\\w]", "[\\d\\D]"}) {
+    for (const char* any : {"a", "-", "é", "\u00a0", "\u0085", "中"})
+      EXPECT_TRUE(takes(pattern, any));
+    EXPECT_FALSE(takes(pattern, "\""));
+  }
+  // A dash behind a shorthand is no range.
+  for (const char* pattern : {"[\\s-.]", "[\\s-]|\\.", "[x\\s-.(]", "[^\\w-.]|[-. ]"}) {
+    for (const char* one : {"-", ".", " "}) EXPECT_TRUE(takes(pattern, one)) << pattern << one;
+    EXPECT_FALSE(takes(pattern, ",") && takes(pattern, "a")) << pattern;
+  }
+  EXPECT_TRUE(takes("[^\\s-.]", "a"));
+  EXPECT_FALSE(takes("[^\\s-.]", "-") || takes("[^\\s-.]", ".") || takes("[\\s-.]", "!"));
   EXPECT_TRUE(takes("[^\\S]", "\u3000") && takes("[^\\w]", "-") && takes("[^\\s]", "é"));
   EXPECT_FALSE(takes("[^\\s]", "\u3000") || takes("[^\\s]", "\u0085"));
 }

@@ -27,11 +27,18 @@ void CutBefore(std::string& text, std::string_view what) {
 
 // What to do about it, where it does not say so itself.
 std::string_view HintFor(std::string_view text) {
+  constexpr std::string_view kTwice = "; what is repeated twice stands in parentheses";
   constexpr std::pair<std::string_view, std::string_view> kHints[] = {
       {"is not defined", "; texts stand in double quotes"},
       {"The root rule with name", "; an answer begins with the rule root"},
-      {"Unexpected character", "; rules are written name ::= ..., and texts in double quotes"},
+      {"Unexpected character",
+       "; rules are written name ::= ..., texts in double quotes, comments behind #"},
+      {"Expect element, but got *", kTwice},
+      {"Expect element, but got +", kTwice},
+      {"Expect element, but got ?", kTwice},
+      {"Expect element, but got {", kTwice},
       {"Expect element", "; an empty text is written \"\""},
+      {"Invalid escape", "; a character is written \\x41, \\u00e9 or \\U0001f600"},
       {"Expect integer", "; counts are written {2}, {2,} or {2,5}"},
       {"class escape is not supported", "; write [0-9], [0-9A-Za-z_] or [ \\t\\n\\r]"}};
   for (const auto& [part, hint] : kHints) {

@@ -194,12 +194,27 @@ TEST(Refusals, SayHowToMendAGrammar) {
   says("root ::= missing", "\"missing\" is not defined; texts stand in double quotes");
   says("a ::= \"b\"", "an answer begins with the rule root");
   says("root: \"a\"", "rules are written name ::= ...");
+  says("root ::= ü", "Unexpected character: ü; rules");
+  says("root ::= [\\é]", "Invalid escape sequence \\é; ");
+  says("root ::= \"\\u{1f600}\"", "a character is written");
+  says("root ::= \"a\"**", "parentheses");
   says("root ::= \"a\" |", "an empty text is written \"\"");
   says("root ::= \"a\"{,3}", "counts are written {2}, {2,} or {2,5}");
   says("root ::= [\\d]", "write [0-9]");
   says("root ::= \"a\" (= \"b\")", "(= is not known here");
-  says("root ::= \"b\" x\nx ::= x \"c\"", "come to where no token can go on");
+  says("root ::= \"b\" x\nx ::= x \"c\"", "behind which no token can go on");
   says("root ::= \"b\" Regex(\"\\\"\", json_string=true)", "the pattern of Regex");
+}
+
+// Of numbers in comments nothing is said.
+TEST(Refusals, AreOfNoComment) {
+  const auto compile = MakeXgrammarCompile(ByteVocabulary());
+  for (const char* text : {"# \\xdeadbeef1\nroot ::= \"a\"", "root ::= \"a\" # \\ud800"}) {
+    const GrammarSpec spec{GrammarKind::kEbnf, text};
+    EXPECT_TRUE(CheckGrammar(spec).ok() && compile(spec).ok()) << text;
+  }
+  ExpectSays({GrammarKind::kEbnf, "root ::= [#\"\\ud800]"}, "half of a character");
+  ExpectSays({GrammarKind::kEbnf, "root ::= \"#\\ud800\""}, "half of a character");
 }
 
 // What programs escape without need is a character, however large the pattern.

@@ -159,7 +159,7 @@ class XgrammarState final : public GrammarState {
     shared_->utf8->Mask(ends_.back(), words);
     if (vocab % 32 != 0) words.back() &= (1U << (vocab % 32)) - 1;
     if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; })) return {};
-    return Status(StatusCode::kNotFound, "no token of the vocabulary can go on with the grammar");
+    return NotFound("no token of the vocabulary can go on with the grammar");
   }
 
   bool terminated() const override { return matcher_.IsTerminated(); }

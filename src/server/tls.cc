@@ -75,12 +75,13 @@ Result<std::shared_ptr<Tls::Context>> MakeContext(const TlsFiles& files) {
   context->use_certificate_chain_file(files.certificate, error);
   if (error) {
     return Refuse(kCertificate, files.certificate,
-                  error.message() + " (it must be a certificate, in PEM)");
+                  "it must be a certificate, in PEM (" + error.message() + ")");
   }
   context->use_private_key_file(files.key, ssl::context::pem, error);
   if (error) {
-    return Refuse(kKey, files.key,
-                  error.message() + " (it must be the certificate's, in PEM, without a password)");
+    return Refuse(
+        kKey, files.key,
+        "it must be the certificate's, in PEM, without a password (" + error.message() + ")");
   }
   // A key of another kind than the certificate's has a place of its own in the context.
   if (SSL_CTX_check_private_key(native) != 1) {

@@ -264,6 +264,10 @@ FAULTS = [
     ("src/grammar/pattern_syntax.cc", "left_out ? kAnyWord : kWord", "kWord", "grammar_test PatternSyntax*"),
     ("src/grammar/pattern_syntax.cc", "left_out ? kAnyNoSpace : kNoSpace", "kNoSpace", "grammar_test PatternSyntax*"),
     ("src/grammar/pattern_syntax.cc", "left_out = left_out && in_class;", ";", "grammar_test PatternSyntax*", S),
+    ("src/grammar/pattern_syntax.cc", "in_class && pattern.substr(at).starts_with('-')", "false", "grammar_test PatternSyntax*"),
+    ("src/grammar/pattern_syntax.cc", "!in_class && IsAnyCharacter(pattern.substr(at, 6))", "false", "grammar_test PatternSyntax*"),
+    ("src/grammar/pattern_limits.cc", "inside == ' ' && c == '#'", "false", "grammar_test Refusals*"),
+    ("src/grammar/pattern_limits.cc", "inside = c == '[' ? ']' : c;", ";", "grammar_test Refusals*", S),
     ("src/grammar/xgrammar_adapter.cc", "json_string ? PatternUse::kJsonString : PatternUse::kText", "PatternUse::kText",
      "grammar_test Refusals*"),
     # Who is next at the compilers of grammars, who pays for one, and what is kept of it.

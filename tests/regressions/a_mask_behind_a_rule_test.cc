@@ -54,6 +54,9 @@ TEST(AMaskBehindARule, KnowsAClassByItsBounds) {
 }
 
 TEST(AMaskBehindARule, KnowsWhatAClassLeavesOutByItsFirstByte) {
+  ExpectMask(Behind("[à-ÿ]"), "<", {"xa\xc3"}, {"xa\xe0", "xa\xf0"});
+  ExpectMask(Behind("[^\\u0800-\\u0fff]"), "<", {"xa\xe1"}, {"xa\xe0"});
+  ExpectMask(Behind("[^\\U00100000-\\U0010ffff]"), "<", {"xa\xf0"}, {"xa\xf4"});
   ExpectMask(Behind("[^\\u4e00-\\u9fff]"), "<", {"xa\xe3\x80"}, {"xa\xe5\x80", "xa\xe5"});
 }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <boost/json.hpp>
 #include <cstdint>
 #include <iterator>
 #include <span>
@@ -36,7 +37,7 @@ class DrawnGrammar {
   std::string Schema(int depth = 4) {
     const size_t kind = depth > 0 ? Below(8) : 0;
     if (kind < 2) return std::string(Of(kSchemas));
-    if (kind == 2) return fmt::format(R"({{"type":"string","pattern":"{}"}})", Pattern(2));
+    if (kind == 2) return PatternSchema();
     if (kind == 3) return fmt::format(R"({{"{}":[{}]}})", Of(kJoined), Several(depth));
     if (kind == 4) {
       return fmt::format(R"({{"type":"array","items":{},"minItems":{},"maxItems":{}}})",
@@ -47,10 +48,10 @@ class DrawnGrammar {
       properties +=
           fmt::format(R"({}"{}":{})", properties.empty() ? "" : ",", name, Schema(depth - 1));
     }
-    return fmt::format(
-        R"({{"type":"object","properties":{{{}}},"required":[{}],"additionalProperties":{},"$defs":{{"a":{}}}}})",
-        properties, Below(2) ? R"("a")" : "", Below(2) ? "false" : Schema(depth - 1),
-        Schema(depth - 1));
+    return fmt::format(R"({{"type":"object","properties":{{{}}},"required":[{}],)", properties,
+                       Below(2) ? R"("a")" : "") +
+           fmt::format(R"("additionalProperties":{},"$defs":{{"a":{}}}}})",
+                       Below(2) ? "false" : Schema(depth - 1), Schema(depth - 1));
   }
 
   std::string_view rest() const { return bytes_; }
@@ -65,25 +66,28 @@ class DrawnGrammar {
                                                     R"("\x41")",
                                                     R"("\u00e9")",
                                                     R"("é")",
+                                                    R"("\"")",
                                                     "[a-z]",
                                                     "[^a]",
                                                     "[ab]",
                                                     R"([^"\\])",
                                                     R"([\x00-\x1f])",
-                                                    ".",
                                                     "[a-]",
+                                                    "[à-一]",
+                                                    ".",
                                                     "(=a)",
                                                     "Token(1)",
-                                                    R"("\"")",
                                                     R"x(Regex("a*b"))x",
                                                     R"x(Regex("(a|b){1,200}c"))x"};
   static constexpr std::string_view kRepeats[] = {
       "*",       "+",     "?",     "{2}",  "{0}",       "{0,1}",  "{1,}", "{0,3}", "{129}",
       "{0,200}", "{3,1}", "{999}", "{,3}", "{ 2 , 3 }", "{2}{2}", "?*",   "+?",    "{1000}"};
   static constexpr std::string_view kCharacters[] = {
-      "a",           "b",      R"(\\d)", R"(\\w)", ".",      "[a-z]", "[^a]",  R"(\\x41)",
-      R"(\\u0041)",  R"(\\n)", "^",      "$",      R"(\\b)", "é",     "(?i)",  R"(\\p{L})",
-      "[[:alpha:]]", R"(\\1)", "",       "{",      "}",      "]",     R"(\\s)"};
+      "a",         "b",      R"(\d)", R"(\w)",    R"(\s)",       R"(\S)",     R"(\W)",
+      ".",         "[a-z]",  "[^a]",  R"([^\W])", R"([\s-.])",   R"([\s\S])", R"(\x41)",
+      R"(\u0041)", R"(\n)",  "\t",    "\"",       "^",           "$",         R"(\b)",
+      "é",         "[à-一]", "(?i)",  R"(\p{L})", "[[:alpha:]]", R"(\1)",     "",
+      "{",         "}",      "]"};
   static constexpr std::string_view kGroups[] = {"",    "?:",    "?=",   "?!",
                                                  "?<=", "?P<n>", "?<n>", "?i:"};
   static constexpr std::string_view kJoined[] = {"anyOf", "oneOf", "allOf"};
@@ -98,7 +102,7 @@ class DrawnGrammar {
       R"({"$ref":"#"})",
       R"({"$ref":"#/$defs/a"})",
       R"({"type":"string","minLength":2,"maxLength":300})",
-      R"({"type":"string","format":"date-time"})",
+      R"({"type":"string","format":"json-pointer"})",
       R"({"type":"string","format":"uuid"})",
       R"({"type":"number"})",
       R"({"type":"boolean"})",
@@ -115,6 +119,10 @@ class DrawnGrammar {
     return words[Below(words.size())];
   }
 
+  std::string PatternSchema() {
+    const boost::json::value pattern(Pattern(3));
+    return fmt::format(R"({{"type":"string","pattern":{}}})", boost::json::serialize(pattern));
+  }
   std::string Names() {
     std::string names;
     for (const char name : std::string_view("abcdef")) {

@@ -105,12 +105,8 @@ void Answer(const Grammar& grammar, GrammarKind kind, std::string_view way) {
     const std::vector<TokenId> allowed = Allowed(**state);
     if (allowed.empty()) return;
     const bool may_end = std::ranges::find(allowed, kByteEos) != allowed.end();
-    if (at == std::min(way.size(), kMostAnswer)) {
-      if (may_end && kind == GrammarKind::kJsonSchema) {
-        CHECK(IsJson(answer), "{} is no JSON", answer);
-      }
-      return;
-    }
+    if (may_end && kind == GrammarKind::kJsonSchema) CHECK(IsJson(answer), "{} is no JSON", answer);
+    if (at == std::min(way.size(), kMostAnswer)) return;
     const auto byte = static_cast<unsigned char>(way[at]);
     const bool itself = std::ranges::find(allowed, TokenId{byte}) != allowed.end();
     const TokenId next = itself ? TokenId{byte} : allowed[byte % allowed.size()];
