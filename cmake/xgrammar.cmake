@@ -169,7 +169,7 @@ xgrammar_mend(fsm_builder "  new_fsm.SetEdgeAuxData(std::vector<int32_t>(fsm.Get
   }
   new_fsm.SetEdgeAuxData(std::vector<int32_t>(fsm.GetEdgeAuxData()));]=])
 # A quoted part of an address has two backslashes in JSON where it has one itself.
-xgrammar_mend(json_schema_converter [=["\\\\\"(\\\\[\\x20-\\x7E]|]=] [=["\\\\\"(\\\\\\\\[ !#-\\x5B\\x5D-\\x7E]|]=])
+xgrammar_mend(json_schema_converter [=["\\\\\"(\\\\[\\x20-\\x7E]|]=] [=["\\\\\"(\\\\\\\\(\\\\[\"\\\\]|[ !#-\\x5B\\x5D-\\x7E])|]=])
 # A bracket that closes nothing is itself, as in JavaScript and Python.
 xgrammar_mend(fsm_builder [=[    if (current_char == ']') {
       return ResultErr(error_at(i, "Unmatched ']'"));

@@ -76,7 +76,7 @@ TEST(QuotesWithinAString, LeaveNoWayWithoutAnEnd) {
 }
 
 TEST(QuotesWithinAString, ComeFromNoFormat) {
-  ExpectTakesJsonAlone(R"("format":"email")", R"(\"a\\!b\"@c.co)");
+  ExpectTakesJsonAlone(R"("format":"email")", R"(\"a\\!b\\\"\\\\\"@c.co)");
   ExpectTakesJsonAlone(R"("format":"json-pointer")", "/a/b");
   ExpectTakesJsonAlone(R"("format":"relative-json-pointer")", "12/a");
 }
