@@ -207,7 +207,7 @@ class Inliner {
 
   // The rules that have no pattern as they stand, and those that they name and that have one, so.
   std::optional<std::string> WithPatterns() {
-    if (HasSmallPattern("root")) return std::nullopt;  // PatternOfEbnf() has all of it
+    if (HasSmallPattern("root")) return std::nullopt;  // no recursion: one pattern, or as it stands
     std::string grammar;
     std::set<std::string> named;
     for (const auto& [name, body] : rules_) {
