@@ -1,4 +1,4 @@
-// What xgrammar asks of us, as it is built here (cmake/xgrammar.cmake).
+// What xgrammar asks of us, as it is built here (cmake/xgrammar_mends.cmake).
 // The work of grammars' states, counted: where xgrammar loops over what a request may make many of,
 // it is built with a line that counts. A step is a state of its parser that
 // it makes or looks at, or as much other work; no machine and no neighbour changes their number.

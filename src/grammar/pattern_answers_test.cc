@@ -128,7 +128,7 @@ std::vector<std::string> ShortTexts() {
 }
 
 // xgrammar's automata took more: what may be left out, repetitions without an end, and states that
-// nothing follows, were joined with what has edges of its own (cmake/xgrammar.cmake).
+// nothing follows, were joined with what has edges of its own (cmake/xgrammar_mends.cmake).
 TEST(PatternAnswers, AreThoseOfThePattern) {
   const GrammarCompiler::Compile compile = MakeXgrammarCompile(ByteVocabulary());
   const std::vector<std::string> texts = ShortTexts();

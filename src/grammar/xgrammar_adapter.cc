@@ -98,7 +98,7 @@ class Warnings {
   std::string text_;
 };
 
-// What is forgotten of an answer's way (cmake/xgrammar.cmake) is behind so many tokens.
+// What is forgotten of an answer's way (cmake/xgrammar_mends.cmake) is behind so many tokens.
 constexpr int32_t kMostRollback = 32;
 
 // Of a grammar and its answers.

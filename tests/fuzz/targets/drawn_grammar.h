@@ -75,8 +75,7 @@ class DrawnGrammar {
                                                     "[a-]",
                                                     "[à-一]",
                                                     ".",
-                                                    "(=a)",
-                                                    "Token(1)",
+
                                                     R"x(Regex("a*b"))x",
                                                     R"x(Regex("(a|b){1,200}c"))x"};
   static constexpr std::string_view kRepeats[] = {
