@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(kWgmmaPeakThreads, 1) Bf16Peak(const uint4* da
   extern __shared__ __align__(1024) uint8_t memory[];
   LoadOperands(data, memory, kWgmmaPeakBytes);
   float d[128] = {};
-  const uint64_t a = WgmmaOperand(SharedAddress(memory));
-  const uint64_t b = WgmmaOperand(SharedAddress(memory + 8192), 8192);
+  const uint32_t a = WgmmaOperand(SharedAddress(memory));
+  const uint32_t b = WgmmaOperand(SharedAddress(memory + 8192), 8192);
   for (int i = 0; i < 4096; ++i) {
     WgmmaFence();
 #pragma unroll
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kWgmmaPeakThreads, 1) Bf16Peak(const uint4* da
 __global__ void __launch_bounds__(kWgmmaPeakThreads, 1) Fp8Peak(const uint4* data, float* sink) {
   extern __shared__ __align__(1024) uint8_t memory[];
   LoadOperands(data, memory, 32768);
-  const uint64_t a = WgmmaOperand(SharedAddress(memory) + threadIdx.x / 128 * 8192);
-  const uint64_t b = WgmmaOperand(SharedAddress(memory) + 16384);
+  const uint32_t a = WgmmaOperand(SharedAddress(memory) + threadIdx.x / 128 * 8192);
+  const uint32_t b = WgmmaOperand(SharedAddress(memory) + 16384);
   float d[64] = {};
   for (int i = 0; i < 1024; ++i) {
     WgmmaFence();

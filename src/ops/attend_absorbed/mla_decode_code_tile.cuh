@@ -139,8 +139,8 @@ __device__ __forceinline__ void ScoreCodes(float (&scores)[kColumns / 2],
                                            const uint8_t* query, const Await& await_second) {
   constexpr int kQueryChunk = kColumns * 128, kLoads = Pipeline::kStepLoads,
                 kAhead = Pipeline::kStepsAhead, kSteps = 16 / kLoads;
-  const uint64_t columns = WgmmaOperand(SharedAddress(query));
-  const uint64_t rope = WgmmaOperand(tile + kCodeChunks * kCodeChunkBytes);
+  const uint32_t columns = WgmmaOperand(SharedAddress(query));
+  const uint32_t rope = WgmmaOperand(tile + kCodeChunks * kCodeChunkBytes);
   WgmmaFence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void AddCodes(float (&sums)[4][kColumns / 2], uint32_
                                          const uint8_t* weights, bool add) {
   constexpr int kLoads = Pipeline::kStepLoads, kAhead = Pipeline::kStepsAhead, kSteps = 8 / kLoads;
   const uint32_t address = ValueCodesAddress(tile);
-  const uint64_t columns = WgmmaOperand(SharedAddress(weights));
+  const uint32_t columns = WgmmaOperand(SharedAddress(weights));
   Pipeline p;
   const auto load = [&](int step) {
 #pragma unroll

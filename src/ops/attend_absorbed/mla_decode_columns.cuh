@@ -57,7 +57,7 @@ class Scorer {
   }
 
   __device__ void Score() {
-    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys));
+    const uint32_t keys = WgmmaOperand(SharedAddress(s_.keys));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       s_.keys_full[half].Wait(keys_parity_);
@@ -244,7 +244,7 @@ class Summer {
     };
     if (!kFp8) take();
     WgmmaFence();
-    const uint64_t values = WgmmaOperand(SharedAddress(slot.values), kChunkBytes);
+    const uint32_t values = WgmmaOperand(SharedAddress(slot.values), kChunkBytes);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if constexpr (kFp8) {

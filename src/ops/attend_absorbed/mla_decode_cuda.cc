@@ -179,9 +179,10 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
                            .fp8 = p.scales != nullptr};
   const NarrowOutput output = {
       .out = static_cast<__nv_bfloat16*>(p.out), .parts = b.parts, .states = b.states};
-  Gpu::OfThread().Check(StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E,
-                                    static_cast<int>(Multiprocessors()), stream));
-  if (p.max_pages > 2) Gpu::OfThread().Check(StartCombineNarrow(step, output, stream));
+  const auto blocks = static_cast<int>(Multiprocessors());
+  Gpu::OfThread().Check(
+      StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E, blocks, stream));
+  if (p.max_pages > 2) Gpu::OfThread().Check(StartCombineNarrow(step, output, blocks, stream));
 }
 
 // Blocks that share an item, so that few items keep more multiprocessors busy; 1: none do. Bits are

@@ -154,8 +154,8 @@ class Consumer {
       s_.full[kGroup][1].Wait(parity);
       ClearKeys(past);
     }
-    const uint64_t query = WgmmaOperand(SharedAddress(s_.query));
-    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[kGroup]));
+    const uint32_t query = WgmmaOperand(SharedAddress(s_.query));
+    const uint32_t keys = WgmmaOperand(SharedAddress(s_.keys[kGroup]));
     s_.full[kGroup][kGroup].Wait(parity);  // the half that this group frees, and so the first
     WgmmaFence();
 #pragma unroll
@@ -171,10 +171,10 @@ class Consumer {
     WgmmaHold(scores_);
     if (tile + 2 >= tiles_) FreeQuery();
   }
-  __device__ void ScoreChunk(uint64_t query, uint64_t keys, int chunk, bool add) {
+  __device__ void ScoreChunk(uint32_t query, uint32_t keys, int chunk, bool add) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const uint64_t offset = (chunk * kChunkBytes + k * 32) / 16;
+      const uint32_t offset = (chunk * kChunkBytes + k * 32) / 16;
       const int held = chunk - (kChunks - kHeld);
       if (held >= 0) {
         WgmmaBf16<64>::Add<Major::kK>(scores_, query_ + 16 * held + 4 * k, keys + offset, true);
@@ -256,7 +256,7 @@ class Consumer {
 
   // out_ += a tile's weights x its values, of this group's columns.
   __device__ void Add(int buffer, const uint32_t (&weights)[16]) {
-    const uint64_t values = WgmmaOperand(SharedAddress(s_.keys[buffer][4 * kGroup]), kChunkBytes);
+    const uint32_t values = WgmmaOperand(SharedAddress(s_.keys[buffer][4 * kGroup]), kChunkBytes);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -270,8 +270,8 @@ class Consumer {
   }
   // The same of the other group's tile, whose weights are in shared memory.
   __device__ void AddOther(int buffer) {
-    const uint64_t left = WgmmaOperand(SharedAddress(s_.keys[buffer][kRopeChunk]));
-    const uint64_t values = WgmmaOperand(SharedAddress(s_.keys[buffer][4 * kGroup]), kChunkBytes);
+    const uint32_t left = WgmmaOperand(SharedAddress(s_.keys[buffer][kRopeChunk]));
+    const uint32_t values = WgmmaOperand(SharedAddress(s_.keys[buffer][4 * kGroup]), kChunkBytes);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
 #pragma unroll

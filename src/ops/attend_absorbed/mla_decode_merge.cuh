@@ -6,15 +6,7 @@
 
 namespace fathom::mla {
 
-// A token's parts: the first item's, then those of single units.
-struct TokenParts {
-  __device__ int64_t Place(int32_t part) const { return part == 0 ? token : first + part; }
-
-  int32_t token, first, count;  // count <= 1: the result is there, or the token is not live
-  int32_t section_mask;         // in units, of which a section has a power of two
-};
-
-// Those of kTokens tokens from `token` on: one round trip to memory.
+// The parts of kTokens tokens from `token` on: one round trip to memory.
 template <int kTokens>
 __device__ inline void FindParts(const NarrowStep& step, int32_t token,
                                  TokenParts (&parts)[kTokens]) {
@@ -39,9 +31,10 @@ struct FoldedValues {
 
   // `at` in a part, of two heads from `head` on.
   __device__ void Load(const NarrowOutput& output, int64_t place, int at, int head) {
-    const float4 values = output.parts[place * (kPartValues / 4) + at];
+    // From the L2: of a few tokens it is also read before it is there.
+    const float4 values = __ldcg(output.parts + place * (kPartValues / 4) + at);
     const float4 states =
-        reinterpret_cast<const float4*>(output.states)[(place * kNarrowHeads + head) / 2];
+        __ldcg(reinterpret_cast<const float4*>(output.states) + (place * kNarrowHeads + head) / 2);
     state[0] = {states.x, states.y}, state[1] = {states.z, states.w};
     value[0][0] = values.x, value[0][1] = values.y;
     value[1][0] = values.z, value[1][1] = values.w;

@@ -53,31 +53,61 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// A thread has four of the values that it had in NarrowConsumer, 4 i and up, i = blockIdx.y.
+// A thread of a token's blocks has four of the values that one of NarrowConsumer had, 4 i and up.
 template <int kBatch>
 __device__ void MergeToken(const NarrowStep& step, const NarrowOutput& output,
-                           const TokenParts& parts) {
-  const int i = static_cast<int>(blockIdx.y), group = static_cast<int>(threadIdx.x / 128);
-  const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
+                           const TokenParts& parts, bool writes = true) {
+  const int place = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int group = place / 1024, i = place / 128 % 8, thread = place % 128, lane = thread % 32;
   const int first_head = i % 2 * 8 + 2 * (lane % 4);
-  const FoldedValues folded =
-      FoldParts<kBatch>(output, parts, (group * 8 + i) * 128 + thread, first_head);
+  const FoldedValues folded = FoldParts<kBatch>(output, parts, place, first_head);
   const float inverse[2] = {__frcp_rn(folded.state[0].sum), __frcp_rn(folded.state[1].sum)};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int head = first_head + j % 2;
     const int at = NarrowValue(step.fp8, group, thread / 32, i / 2, lane / 4, j / 2);
-    if (head < step.heads) {
+    if (writes && head < step.heads) {
       output.out[(int64_t{parts.token} * step.heads + head) * kLatent + at] =
           __float2bfloat16_rn(__fmul_rn(folded.value[j / 2][j % 2], inverse[j % 2]));
     }
   }
 }
 
-// A block per kTokens tokens and index i. Most of many tokens have nothing to merge.
+// Blocks of so many threads share a token: of few tokens many, as one multiprocessor would take
+// longer to read a token's parts than all else takes.
+constexpr unsigned kFewThreads = 64, kManyThreads = 256;
+constexpr unsigned Blocks(unsigned threads) {
+  return kPartValues / 4 / threads;
+}
+constexpr unsigned kFewTokens = 8;
+
+// Of a step of so few tokens: their parts are found while the kernels before are on their way.
+__global__ void __launch_bounds__(kFewThreads)
+    CombineFew(const __grid_constant__ NarrowStep step, const __grid_constant__ NarrowOutput output,
+               int32_t decode_blocks) {
+  constexpr int kBatch = 16;
+  NarrowWalk<false> walk(step, nullptr, decode_blocks);
+  const TokenParts all = walk.PartsOf(static_cast<int32_t>(blockIdx.x));
+  // Where multiprocessors have room for this block early, it goes through some parts for nothing,
+  // so that the instructions are there.
+#pragma unroll 1
+  for (int time = walk.leaves_room() ? 0 : 1; time < 2; ++time) {
+    TokenParts parts = all;
+    if (time == 0) {
+      parts.count = min(parts.count, kBatch);
+    } else {
+      WaitForPriorKernels();
+      AllowNextKernel();
+    }
+    if (parts.count > 1) MergeToken<kBatch>(step, output, parts, time == 1);
+  }
+}
+
+// kTokens tokens a block. Most of many have nothing to merge.
 template <int kTokens, int kBatch>
-__global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ NarrowStep step,
-                                                     const __grid_constant__ NarrowOutput output) {
+__global__ void __launch_bounds__(kManyThreads)
+    CombineMany(const __grid_constant__ NarrowStep step,
+                const __grid_constant__ NarrowOutput output) {
   WaitForPriorKernels();
   AllowNextKernel();
   TokenParts parts[kTokens];
@@ -108,14 +138,19 @@ cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOu
   return start(maps, step, output, scale_log2, blocks, stream);
 }
 
-cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
+cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output, int blocks,
                                cudaStream_t stream) {
-  const auto start = [&](auto kernel, int tokens) {
-    return LaunchEarly(kernel, dim3((step.tokens + tokens - 1) / tokens, 8), 256, 0, stream, step,
-                       output);
+  const auto tokens = static_cast<unsigned>(step.tokens);
+  if (tokens <= kFewTokens) {
+    return LaunchEarly(CombineFew, dim3(tokens, Blocks(kFewThreads)), kFewThreads, 0, stream, step,
+                       output, blocks);
+  }
+  const auto start = [&](auto kernel, unsigned of_block) {
+    return LaunchEarly(kernel, dim3((tokens + of_block - 1) / of_block, Blocks(kManyThreads)),
+                       kManyThreads, 0, stream, step, output);
   };
-  if (step.tokens <= 32) return start(CombineNarrow<1, 16>, 1);
-  return step.tokens <= 128 ? start(CombineNarrow<2, 4>, 2) : start(CombineNarrow<8, 4>, 8);
+  if (tokens <= 32) return start(CombineMany<1, 16>, 1);
+  return tokens <= 128 ? start(CombineMany<2, 4>, 2) : start(CombineMany<8, 4>, 8);
 }
 
 }  // namespace fathom::mla

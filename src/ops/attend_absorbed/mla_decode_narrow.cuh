@@ -7,8 +7,8 @@
 // cut. A context is a sequence of groups of 128 positions, two tiles, each summed up for itself.
 // Groups are folded in order into sections of a power of two of them, and sections in order into
 // the result. A block that has all groups of a section, or all sections from the first on, folds
-// them as it goes; what different blocks computed is folded by CombineNarrow, with the same
-// arithmetic.
+// them as it goes; what different blocks computed is folded by CombineFew or CombineMany, with the
+// same arithmetic.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -168,8 +168,8 @@ class NarrowConsumer {
     if (seen < kKeys + kTokens - 1) Mask(seen);
   }
   __device__ void ScoreKeys() {
-    const uint64_t keys = WgmmaOperand(SharedAddress(Chunk(kGroup, 0)));
-    const uint64_t query = WgmmaOperand(SharedAddress(s_.query));
+    const uint32_t keys = WgmmaOperand(SharedAddress(Chunk(kGroup, 0)));
+    const uint32_t query = WgmmaOperand(SharedAddress(s_.query));
     AwaitTile(kGroup, 0);
     WgmmaFence();
 #pragma unroll
@@ -290,8 +290,8 @@ class NarrowConsumer {
   // out_ (+)= weights x values of a tile, of this group's values; without waiting.
   __device__ void AddTile(int tile) {
     if constexpr (kFp8) return AddCodes(tile);
-    const uint64_t values = WgmmaOperand(SharedAddress(Chunk(tile, 4 * kGroup)), kTileChunkBytes);
-    const uint64_t weights = WgmmaOperand(SharedAddress(Weights(tile)));
+    const uint32_t values = WgmmaOperand(SharedAddress(Chunk(tile, 4 * kGroup)), kTileChunkBytes);
+    const uint32_t weights = WgmmaOperand(SharedAddress(Weights(tile)));
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

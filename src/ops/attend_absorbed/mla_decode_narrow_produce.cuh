@@ -153,7 +153,7 @@ template <bool kFp8, bool kMany>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t again = EvictNormal(), once = EvictFirst();
-  NarrowWalk<kMany> walk(step, s.tokens);
+  NarrowWalk<kMany> walk(step, &s.tokens, static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0;
   NarrowPhase<kFp8> phase;
   for (int32_t turn = 0;; ++turn) {

@@ -55,6 +55,14 @@ struct NarrowTokens {
   }
 };
 
+// A token's parts: the first item's, then those of single units.
+struct TokenParts {
+  __device__ int64_t Place(int32_t part) const { return part == 0 ? token : first + part; }
+
+  int32_t token, first, count;  // count <= 1: the result is there, or the token is not live
+  int32_t section_mask;         // in units, of which a section has a power of two
+};
+
 // Deals out the work. A unit is a section, or a group where blocks would have little to do. First
 // come the first items, each with the first `prefix` units of its tokens, then the other units one
 // by one. All lanes of a warp call it together. Of memory only what is early (ops.h) is read, and
@@ -62,10 +70,10 @@ struct NarrowTokens {
 template <bool kMany>
 class NarrowWalk {
  public:
-  __device__ NarrowWalk(const NarrowStep& step, NarrowTokens& tokens)
+  // tokens: room for those of a step of more than 32; of fewer null will do.
+  __device__ NarrowWalk(const NarrowStep& step, NarrowTokens* tokens, int32_t blocks)
       : step_(step), tokens_(tokens), lane_(static_cast<int>(threadIdx.x % 32)), live_(*step.live) {
-    if (several_looks()) tokens.Load(step, lane_);
-    const int32_t blocks = static_cast<int32_t>(gridDim.x);
+    if (several_looks()) tokens->Load(step, lane_);
     int32_t items = 0, groups = 0, sections = 0, longest = 0;
     for (int32_t begin = 0; begin == 0 || begin < live_; begin += 32) {
       Look(begin);
@@ -82,6 +90,7 @@ class NarrowWalk {
     const bool fine = groups <= kFineGroups * blocks;
     unit_log2_ = fine ? 0 : step.section_log2;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
+    leaves_room_ = 2 * (fine ? groups : sections) <= blocks;
     if (!kMany || items_ <= blocks) return;
     waves_ = (items_ + blocks - 1) / blocks;
     longest = __reduce_max_sync(kAllLanes, longest);
@@ -107,13 +116,30 @@ class NarrowWalk {
     return Find(before + wave * count + InWave(wave, at, count));
   }
 
-  // Leaves what CombineNarrow must know of this block's item number `turn`.
+  // Leaves what CombineMany must know of this block's item number `turn`.
   __device__ void Publish(int32_t turn, const NarrowItem& item) const {
     if (turn == 0 && block() == 0 && lane_ == 0) *step_.plan = make_int2(unit_log2_, prefix_);
     const bool first_single = item.group > 0 && item.group == prefix_ << unit_log2_;
     if (first_single && lane_ < item.tokens) {
       step_.first_single[item.token + lane_] = lane_ == 0 ? item.part : item.next_part;
     }
+  }
+
+  // Whether half of the blocks have nothing to do.
+  __device__ bool leaves_room() const { return leaves_room_; }
+
+  // Instead of taking items: the parts of a token of a step of at most 32.
+  __device__ TokenParts PartsOf(int32_t token) {
+    CountSingles();
+    const uint32_t firsts = __ballot_sync(kAllLanes, count_ > 0);
+    const int first = 31 - __clz(static_cast<int>(firsts << (31 - token) >> (31 - token)));
+    const int32_t singles = max(0, Units(__shfl_sync(kAllLanes, position_, first)) - prefix_);
+    const int32_t behind = __shfl_sync(kAllLanes, count_, first) - (token - first);  // with it
+    return {
+        .token = token,
+        .first = step_.tokens + __shfl_sync(kAllLanes, parts_until_, first) - singles * behind - 1,
+        .count = token < live_ ? singles + 1 : 0,
+        .section_mask = (1 << (step_.section_log2 - unit_log2_)) - 1};
   }
 
  private:
@@ -147,8 +173,8 @@ class NarrowWalk {
   __device__ Token At(int32_t token) const {
     const bool here = several_looks() && token < kNarrowTokens;
     if (!here && token >= step_.tokens) return {0, 0};
-    return {(here ? tokens_.positions : step_.positions)[token],
-            (here ? tokens_.slots : step_.slots)[token]};
+    return {(here ? tokens_->positions : step_.positions)[token],
+            (here ? tokens_->slots : step_.slots)[token]};
   }
 
   // Looks at 32 tokens from `begin` on, one a lane. Tokens whose contexts have as many groups pair
@@ -234,11 +260,12 @@ class NarrowWalk {
   }
 
   const NarrowStep& step_;
-  const NarrowTokens& tokens_;
+  const NarrowTokens* const tokens_;
   const int lane_;
   const int32_t live_;
   int32_t items_;  // first ones, of all tokens
   int32_t unit_log2_, prefix_;
+  bool leaves_room_;
   int32_t waves_ = 1;     // of blocks that take first items
   bool singles_ = false;  // whether single units are looked at, and no longer first items
   // Of this lane's token, of the 32 that are looked at:

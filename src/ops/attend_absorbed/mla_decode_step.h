@@ -93,7 +93,7 @@ struct NarrowStep {
   const int32_t* positions;
   const int32_t* page_table;
   const int32_t* live;
-  // Written by the kernel for CombineNarrow.
+  // Written by the kernel for CombineMany.
   int2* plan;             // [1]: log2 of a unit's groups, and units of a token's first item
   int32_t* first_single;  // [tokens]: of those that have more units, the part of the next one
   int32_t max_pages;
@@ -127,7 +127,8 @@ cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream);
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
                         float scale_log2, int blocks, cudaStream_t stream);
-cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
+// blocks: those of StartNarrow.
+cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output, int blocks,
                                cudaStream_t stream);
 
 }  // namespace fathom::mla

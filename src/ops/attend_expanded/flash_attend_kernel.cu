@@ -164,8 +164,8 @@ class Consumer {
 
   // scores_ = Q K^T of a tile, before scaling.
   __device__ __forceinline__ void Score(int32_t tile) {
-    const uint64_t query = WgmmaOperand(SharedAddress(s_.query[group_]));
-    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[Stage(tile)]));
+    const uint32_t query = WgmmaOperand(SharedAddress(s_.query[group_]));
+    const uint32_t keys = WgmmaOperand(SharedAddress(s_.keys[Stage(tile)]));
     WgmmaFence();
 #pragma unroll
     for (int chunk = 0; chunk < 3; ++chunk) {
@@ -195,7 +195,7 @@ class Consumer {
 
   // out_ += weights x values of a tile; of the first, without what was there.
   __device__ __forceinline__ void AddValues(int32_t tile) {
-    const uint64_t values = WgmmaOperand(SharedAddress(s_.values[Stage(tile)]), kChunkBytes);
+    const uint32_t values = WgmmaOperand(SharedAddress(s_.values[Stage(tile)]), kChunkBytes);
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {

@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   if (warp < chunks) load_gate(warp);
   WaitForPriorKernels();
   AllowNextKernel();
+  // No load waits for the live count: what lies beyond goes nowhere.
   const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
-  if (first >= live) return;
   for (int chunk = warp; chunk < chunks; chunk += static_cast<int>(blockDim.x) / kWarp) {
     if (chunk != warp) load_gate(chunk);
 #pragma unroll
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
       for (int b = 0; b < kBlocks; ++b) {
         const int k = (first_chunk + chunk) * kChunk + b * kBlock + lane % 4 * 8;
         const int t = first + of_tile + lane / 4;
-        x0[b] = LoadEight<kAligned>(a.x[min(t, live - 1)], k, a.hidden);
-        if (kTokens > 8) x1[b] = LoadEight<kAligned>(a.x[min(t + 8, live - 1)], k, a.hidden);
+        x0[b] = LoadEight<kAligned>(a.x[min(t, a.tokens - 1)], k, a.hidden);
+        if (kTokens > 8) x1[b] = LoadEight<kAligned>(a.x[min(t + 8, a.tokens - 1)], k, a.hidden);
       }
       float sums[kColumns][4] = {};
 #pragma unroll

@@ -105,9 +105,9 @@ __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& 
                                         RingPosition<T::kStages>& ring, int32_t chunks,
                                         WarpLane thread, const F& meanwhile) {
   const int warpgroup = thread.warp / 4;
-  const uint64_t x =
+  const uint32_t x =
       WgmmaOperand(SharedAddress(shared.x) + warpgroup % T::kDown * 64 * kChunkBytes);
-  const uint64_t weights =
+  const uint32_t weights =
       WgmmaOperand(SharedAddress(shared.weights) + warpgroup / T::kDown * T::kMmaN * kChunkBytes);
   constexpr int kXStep = T::kM * kChunkBytes / 16, kWeightStep = T::kN * kChunkBytes / 16;
   int32_t last = 0;

@@ -21,15 +21,15 @@ struct Sums {
 // `weight_scales`: of this warp's channels.
 __device__ inline void Multiply(Sums& sums, const Memory& memory, const Args& a, int32_t runs,
                                 const float* weight_scales) {
-  const uint64_t all_weights = WgmmaOperand(SharedAddress(memory.weights));
-  const uint64_t all_x = WgmmaOperand(SharedAddress(memory.x));
+  const uint32_t all_weights = WgmmaOperand(SharedAddress(memory.weights));
+  const uint32_t all_x = WgmmaOperand(SharedAddress(memory.x));
   const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
   Ring ring;
   for (int32_t run = 0; run < runs; ++run, ring.Advance(a.stages)) {
     float product[4];
     memory.shared->full[ring.index].Wait(ring.parity);
-    const uint64_t weights = all_weights + ring.index * (kStageBytes / 16);
-    const uint64_t x = all_x + run * (kTokens * kRun / 16);
+    const uint32_t weights = all_weights + ring.index * (kStageBytes / 16);
+    const uint32_t x = all_x + run * (kTokens * kRun / 16);
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < kRun / 32; ++k) {
@@ -66,9 +66,8 @@ __device__ inline void AwaitWeights(const Memory& memory, int32_t runs) {
 __device__ inline void MultiplyHeld(Sums& sums, const Memory& memory, int32_t runs,
                                     const float* weight_scales) {
   constexpr uint32_t kWeightStep = kStageBytes / 16, kXStep = kTokens * kRun / 16;
-  const uint64_t upper = WgmmaOperand(0) & ~uint64_t{0xffffffff};
-  uint32_t weights = Uniform(static_cast<uint32_t>(WgmmaOperand(SharedAddress(memory.weights))));
-  uint32_t x = Uniform(static_cast<uint32_t>(WgmmaOperand(SharedAddress(memory.x))));
+  uint32_t weights = Uniform(WgmmaOperand(SharedAddress(memory.weights)));
+  uint32_t x = Uniform(WgmmaOperand(SharedAddress(memory.x)));
   const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
   const int32_t count = Uniform(runs);
 #pragma unroll 1
@@ -79,8 +78,7 @@ __device__ inline void MultiplyHeld(Sums& sums, const Memory& memory, int32_t ru
     for (int j = 0; j < kHeldAtOnce; ++j) {
 #pragma unroll
       for (int k = 0; k < kRun / 32; ++k) {
-        WgmmaE4M3(product[j], upper | (weights + j * kWeightStep + 2 * k),
-                  upper | (x + j * kXStep + 2 * k), k > 0);
+        WgmmaE4M3(product[j], weights + j * kWeightStep + 2 * k, x + j * kXStep + 2 * k, k > 0);
       }
     }
     WgmmaCommit();

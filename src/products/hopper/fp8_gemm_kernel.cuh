@@ -123,10 +123,12 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   Place<T> place;
   RingPosition<T::kStages> ring;
   Work work;
+  int32_t live = 0;
   // In this order: what comes next may read early what was there before this kernel.
   const auto wait = [&] {
     WaitForPriorKernels();
     AllowNextKernel();
+    if (args.live != nullptr) live = __ldcg(args.live);  // it comes while products are on their way
   };
   // A tile's scales are asked for while the tile before is multiplied.
   using Scales = WeightScalesOf<T>[T::kScalesN];
@@ -179,7 +181,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     } else {
       SumUnits<T>(sums, shared, ring, place, weight_scales, RunsOfAChain{runs.count});
     }
-    if (args.live != nullptr) work.tokens = min(work.tokens, __ldcg(args.live) - work.token);
+    if (args.live != nullptr) work.tokens = min(work.tokens, live - work.token);
     if constexpr (T::kShare == Share::kTile) SumChains<T>(sums, shared, work, place, rank);
     Store<T>(sums, shared, args, work, place);
   }

@@ -62,19 +62,14 @@ class HeldWeightScales {
 template <class T>
 using WeightScalesOf = std::conditional_t<T::kTwoProducts, HeldWeightScales, WeightScales>;
 
-// Where a warpgroup's operands lie in the first stage: the lower halves of descriptors, in which a
-// unit is 16 bytes.
+// A warpgroup's operands in the first stage.
 struct Operands {
   template <class T>
   __device__ Operands(const Shared<T>& shared, const Place<T>& place)
-      : x(Lower(shared.x[0] + place.UnitToken(0) * kRun)),
-        weights(Lower(shared.weights[0] + place.UnitChannel(0) * kRun)) {}
-  __device__ static uint32_t Lower(const uint8_t* data) {
-    return Uniform(static_cast<uint32_t>(WgmmaOperand(SharedAddress(data))));
-  }
-  // The descriptor `offset` bytes further.
-  __device__ static uint64_t At(uint32_t lower, uint32_t offset) {
-    return (WgmmaOperand(0) & ~uint64_t{0xffffffff}) | (lower + offset / 16);
+      : x(Of(shared.x[0] + place.UnitToken(0) * kRun)),
+        weights(Of(shared.weights[0] + place.UnitChannel(0) * kRun)) {}
+  __device__ static uint32_t Of(const uint8_t* data) {
+    return Uniform(WgmmaOperand(SharedAddress(data)));
   }
   uint32_t x, weights;
 };
@@ -88,8 +83,8 @@ __device__ __forceinline__ void Multiply(Sums<T>& product, const Operands& opera
   WgmmaFence();
 #pragma unroll
   for (int k = 0; k < kRun / 32; ++k) {
-    WgmmaE4M3(product, Operands::At(x, unit / T::kUnitsN * 64 * kRun + 32 * k),
-              Operands::At(weights, unit % T::kUnitsN * T::kMmaN * kRun + 32 * k), k > 0);
+    WgmmaE4M3(product, x + (unit / T::kUnitsN * 64 * kRun + 32 * k) / 16,
+              weights + (unit % T::kUnitsN * T::kMmaN * kRun + 32 * k) / 16, k > 0);
   }
   WgmmaCommit();
 }
