@@ -59,35 +59,32 @@ __global__ void __launch_bounds__(kFp8 ? kFp8Threads : kThreads, 1)
 template <int kBatch>
 __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ Step step, const __grid_constant__ Output output) {
-  // What is early (ops.h) is read before the kernels before have ended.
-  const int32_t token = static_cast<int32_t>(blockIdx.x), position = step.positions[token];
-  const int32_t splits = token < step.Live() ? position / step.PartTokens(position) + 1 : 0;
-  const int32_t head =
-      static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kPairVectors);
   WaitForPriorKernels();
   AllowNextKernel();
-  if (head >= step.heads || splits <= 1) return;
+  const int32_t token = static_cast<int32_t>(blockIdx.x);
+  const int32_t head =
+      static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kPairVectors);
+  if (head >= step.heads) return;
   const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
   const int vector = static_cast<int>(threadIdx.x) % kPairVectors;
   const float2* states = output.state + first * kStates + vector / (kStateColumns / 8);
   const uint4* partial =
       reinterpret_cast<const uint4*>(output.partial) + first * kPairVectors + vector;
-  float2 batch_states[kBatch];
-  uint4 batch_parts[kBatch];
-  const auto load = [&](int32_t begin) {
+  // The first parts, of two at least, are asked for with what tells whether they are needed.
+  float2 first_states[2];
+  uint4 first_parts[2];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (begin + j >= splits) break;
-      const int64_t at = int64_t{begin + j} * step.heads;
-      batch_states[j] = states[at * kStates];
-      batch_parts[j] = partial[at * kPairVectors];
-    }
-  };
-  load(0);
-  float max = -INFINITY;
+  for (int i = 0; i < 2; ++i) {
+    first_states[i] = states[int64_t{i} * step.heads * kStates];
+    first_parts[i] = partial[int64_t{i} * step.heads * kPairVectors];
+  }
+  const int32_t position = step.positions[token];
+  const int32_t splits = position / step.PartTokens(position) + 1;
+  if (token >= step.Live() || splits == 1) return;
+  float max = fmaxf(first_states[0].x, first_states[1].x);
   constexpr int kSharers = kStateColumns / 8;  // threads that share states
 #pragma unroll 8
-  for (int32_t i = vector % kSharers; i < splits; i += kSharers) {
+  for (int32_t i = 2 + vector % kSharers; i < splits; i += kSharers) {
     max = fmaxf(max, states[int64_t{i} * step.heads * kStates].x);
   }
 #pragma unroll
@@ -97,20 +94,31 @@ __global__ void __launch_bounds__(kCombineThreads)
   const float base = max == -INFINITY ? 0 : max;
   float2 out[4] = {};
   float sum = 0;
-  for (int32_t begin = 0; begin < splits; begin += kBatch) {
-    if (begin > 0) load(begin);
+  const auto add = [&](const float2& state, const uint4& part) {
+    const float weight = Exp2(state.x - base);
+    const __half2* values = reinterpret_cast<const __half2*>(&part);
+    sum = fmaf(weight, state.y, sum);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 value = __half22float2(values[j]);
+      out[j].x = fmaf(weight, value.x, out[j].x);
+      out[j].y = fmaf(weight, value.y, out[j].y);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < 2; ++i) add(first_states[i], first_parts[i]);
+  for (int32_t begin = 2; begin < splits; begin += kBatch) {
+    float2 batch_states[kBatch];
+    uint4 batch_parts[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      if (begin + j >= splits) break;
-      const float weight = Exp2(batch_states[j].x - base);
-      const __half2* values = reinterpret_cast<const __half2*>(&batch_parts[j]);
-      sum = fmaf(weight, batch_states[j].y, sum);
+      const int64_t at = int64_t{min(begin + j, splits - 1)} * step.heads;
+      batch_states[j] = states[at * kStates];
+      batch_parts[j] = partial[at * kPairVectors];
+    }
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float2 value = __half22float2(values[k]);
-        out[k].x = fmaf(weight, value.x, out[k].x);
-        out[k].y = fmaf(weight, value.y, out[k].y);
-      }
+    for (int j = 0; j < kBatch; ++j) {
+      if (begin + j < splits) add(batch_states[j], batch_parts[j]);
     }
   }
   __nv_bfloat16* to = output.out + (int64_t{token} * step.heads + head) * kLatent +

@@ -122,7 +122,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   const Fp8Runs runs = RunsOfBlock<T>(args, rank);
   Place<T> place;
   RingPosition<T::kStages> ring;
-  Work work;
+  Work work, next;
   int32_t live = 0;
   // In this order: what comes next may read early what was there before this kernel.
   const auto wait = [&] {
@@ -150,7 +150,6 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     }
   };
   Scales next_scales;
-  Work next;
   bool more = FindWork(shared, args, index, rank, next), first = true;
   if (more) start(next_scales, next);
   while (more) {
