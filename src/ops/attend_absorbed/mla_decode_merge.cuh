@@ -31,7 +31,7 @@ struct FoldedValues {
 
   // `at` in a part, of two heads from `head` on.
   __device__ void Load(const NarrowOutput& output, int64_t place, int at, int head) {
-    // From the L2: of a few tokens it is also read before it is there.
+    // From the L2: CombineFew also reads before it is there.
     const float4 values = __ldcg(output.parts + place * (kPartValues / 4) + at);
     const float4 states =
         __ldcg(reinterpret_cast<const float4*>(output.states) + (place * kNarrowHeads + head) / 2);

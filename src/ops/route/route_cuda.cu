@@ -124,8 +124,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   if (warp < chunks) load_gate(warp);
   WaitForPriorKernels();
   AllowNextKernel();
-  // No load waits for the live count: what lies beyond goes nowhere.
+  // The first tokens are loaded before the live count is there: what lies beyond goes nowhere.
   const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
+  if (blockIdx.y > 0 && first >= live) return;
   for (int chunk = warp; chunk < chunks; chunk += static_cast<int>(blockDim.x) / kWarp) {
     if (chunk != warp) load_gate(chunk);
 #pragma unroll
