@@ -43,8 +43,9 @@ __device__ __forceinline__ void WgmmaHold(float (&d)[kCount]) {
 // bytes further in a tile. MN-major (tile rows run along K; the "transposed" forms below): the next
 // 16 of K are 16 tile rows, 2048 bytes, further; N or M beyond 64 is found by tile_stride.
 //
-// It is the lower half of a descriptor. The upper one is the same for all, and steps are added to
-// this half alone: in a chain that adds 64 bits a product of 16 columns takes 28 cycles, not 21.
+// It is the lower half of a descriptor, in which a unit is 16 bytes. The upper one is the same for
+// all, and steps are added to this half alone: in a chain that adds 64 bits a product of 16 columns
+// takes 28 cycles, not 21.
 __device__ __forceinline__ uint32_t WgmmaOperand(uint32_t address, uint32_t tile_stride = 16) {
   return ((tile_stride & 0x3ffff) >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
