@@ -80,6 +80,8 @@ constexpr unsigned Blocks(unsigned threads) {
   return kPartValues / 4 / threads;
 }
 constexpr unsigned kFewTokens = 8;
+// More than half of a multiprocessor's shared memory: blocks that ask for it are alone on theirs.
+constexpr size_t kSharedBytesOfOne = 115 * 1024;
 
 // Of a step of so few tokens: their parts are found while the kernels before are on their way.
 __global__ void __launch_bounds__(kFewThreads)
@@ -142,8 +144,11 @@ cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& outpu
                                cudaStream_t stream) {
   const auto tokens = static_cast<unsigned>(step.tokens);
   if (tokens <= kFewTokens && step.tokens <= blocks) {  // else decode deals items as of many
-    return LaunchEarly(CombineFew, dim3(tokens, Blocks(kFewThreads)), kFewThreads, 0, stream, step,
-                       output, blocks);
+    // A long context's attention leaves no room, and its first block to end would get most of these
+    // blocks; with more tokens it is better not to wait for multiprocessors.
+    Gpu::OfThread().AllowSharedMemory(CombineFew, kSharedBytesOfOne);
+    return LaunchEarly(CombineFew, dim3(tokens, Blocks(kFewThreads)), kFewThreads,
+                       tokens == 1 ? kSharedBytesOfOne : 0, stream, step, output, blocks);
   }
   const auto start = [&](auto kernel, unsigned of_block) {
     return LaunchEarly(kernel, dim3((tokens + of_block - 1) / of_block, Blocks(kManyThreads)),
