@@ -209,7 +209,7 @@ class Passes {
                    .topk = static_cast<int32_t>(s_.topk()),
                    .hidden = s_.hidden,
                    .out = out_.As<__nv_bfloat16>() + token * s_.hidden},
-                  stream);
+                  {}, stream);
   }
   void Sort(cudaStream_t stream) {
     LaunchSortPairs({.ids = ids_,

@@ -38,11 +38,13 @@ struct Experts {
   Activations& a;
 
   // With the router's choice for them.
-  RoutedTokens Route(const TensorView& x, const TensorView& live, const TensorView& out) const {
+  RoutedTokens Route(const TensorView& x, const TensorView& live, const TensorView& out,
+                     const RmsNormArgs& norm = {}) const {
     const int64_t tokens = x.dim(0), topk = config.num_experts_per_tok;
     const TensorView routed = First(a.expert_ids, tokens);
     const TensorView weights = First(a.expert_weights, tokens);
     run(run.ops().route, {.x = x,
+                          .norm = norm,
                           .gate = w.gate.view,
                           .bias = w.bias.view,
                           .scoring = ToOps(config.router.scoring),
@@ -59,7 +61,7 @@ struct Experts {
   }
 
   // Sums what this rank has of the tokens' experts, `shared` of which all tokens have.
-  void Compute(const RoutedTokens& tokens, int64_t shared = 0) const {
+  void Compute(const RoutedTokens& tokens, int64_t shared = 0, const RmsNormArgs& norm = {}) const {
     run(run.ops().moe_experts, {.x = tokens.x,
                                 .ids = tokens.ids,
                                 .shared = shared,
@@ -67,19 +69,22 @@ struct Experts {
                                 .gate_up = w.gate_up.weight.get(),
                                 .down = w.down.weight.get(),
                                 .live = tokens.live,
-                                .out = tokens.out});
+                                .out = tokens.out,
+                                .norm = norm});
   }
 };
 
 }  // namespace
 
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
-            Activations& a, PairExchange* exchange) {
+            Activations& a, const BesideMoe& beside) {
   const Experts experts{run, config, w, a};
   const TensorView x = First(a.normed, batch.tokens), out = First(a.branch, batch.tokens);
   const TensorView live = batch.map.live;
+  PairExchange* const exchange = beside.exchange;
   if (exchange == nullptr) {
-    experts.Compute(experts.Route(x, live, out), config.n_shared_experts);
+    experts.Compute(experts.Route(x, live, out, beside.before), config.n_shared_experts,
+                    beside.behind);
   } else if (exchange->cut()) {
     // A router is every rank's: each chooses anew for the tokens that it has been sent.
     exchange->Run(run, exchange->ToAllRanks(x, live, out), batch.step_tokens,

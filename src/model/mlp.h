@@ -15,12 +15,17 @@ namespace fathom {
 // of transformers.
 void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a);
 
+// What RunMoe does beside; one of the two.
+struct BesideMoe {
+  PairExchange* exchange = nullptr;  // if tokens travel to their experts (PairExchange::UsedBy)
+  RmsNormArgs before, behind;        // norms: one that makes a.normed, and one of a.branch
+};
+
 // The sum of the shared experts and of the chosen ones, weighted; a.normed -> a.branch.
 // DeepseekV2Moe.forward and DeepseekV3MoE.forward of transformers; the router (RouteArgs) is
 // DeepseekV2TopkRouter.forward ("greedy": kGreedy, "group_limited_greedy": kGroupMax) and
 // DeepseekV3TopkRouter.forward (kGroupTopTwoBiased).
-// `exchange`: if tokens travel to their experts (PairExchange::UsedBy), else null.
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
-            Activations& a, PairExchange* exchange);
+            Activations& a, const BesideMoe& beside);
 
 }  // namespace fathom

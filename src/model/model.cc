@@ -138,16 +138,15 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
   } else {
     run_(run_.ops().all_gather, Broadcast(x, live, groups.before));
   }
-  for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
-    pending = Pending::kBranch;
+  // Before another stage it adds what waits. Nobody reads what it norms then: any weight will do.
+  const NormOf last = {groups.after == nullptr ? weights_.final_norm
+                                               : weights_.layers.back().mlp_norm};
+  const std::vector<LayerWeights>& layers = weights_.layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    pending = RunLayer(layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending,
+                       i + 1 < layers.size() ? FirstNorm(layers[i + 1]) : last);
   }
-  if (groups.after == nullptr) {
-    Norm(weights_.final_norm, batch, pending);
-  } else {
-    // Adds what waits. Nobody reads what it norms, so that any weight will do.
-    Norm(weights_.layers.back().mlp_norm, batch, pending);
-  }
+  Norm(last, batch, pending);
   return hidden(batch.tokens);
 }
 
@@ -183,7 +182,7 @@ void Model::BeginMtp(const MtpWeights& mtp, const Batch& batch, const TensorView
                                .out = in.Slice(1, column, column + width)});
   };
   norm(hidden, mtp.hidden_norm, width);
-  Norm(mtp.embedding_norm, batch, Embed(batch), nullptr, in.Slice(1, 0, width));
+  Norm({mtp.embedding_norm}, batch, Embed(batch), in.Slice(1, 0, width));
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
 }
 
@@ -192,8 +191,8 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
   if (!options_.shard.last_stage()) return hidden;
   const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
   BeginMtp(mtp, batch, hidden);
-  RunLayer(mtp.layer, batch, MtpPages(index, pool), Pending::kNothing);
-  Norm(mtp.head_norm, batch, Pending::kBranch);
+  const NormOf last = {mtp.head_norm};
+  Norm(last, batch, RunLayer(mtp.layer, batch, MtpPages(index, pool), Pending::kNothing, last));
   return First(activations_.normed, batch.tokens);
 }
 
@@ -201,21 +200,29 @@ void Model::CacheMtp(int index, const Batch& batch, const TensorView& hidden, co
   const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
   const AttentionWeights& attention = mtp.layer.attention;
   BeginMtp(mtp, batch, hidden);
-  Norm(mtp.layer.attention_norm, batch, Pending::kNothing, attention.q_kv_a.weight.get());
+  Norm(FirstNorm(mtp.layer), batch, Pending::kNothing);
   attention_.Cache(attention, batch, MtpPages(index, pool));
 }
 
-void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
-                     Pending pending) {
-  Norm(layer.attention_norm, batch, pending, layer.attention.q_kv_a.weight.get());
+Model::Pending Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                               Pending pending, const NormOf& next) {
+  Norm(FirstNorm(layer), batch, pending);
   attention_.Run(layer.attention, batch, pages);
-  Norm(layer.mlp_norm, batch, Pending::kBranch,
-       layer.mlp ? layer.mlp->gate_up.weight.get() : nullptr);
+  const NormOf second = {layer.mlp_norm, layer.mlp ? layer.mlp->gate_up.weight.get() : nullptr};
+  if (layer.moe && !tensor_parallel() && !exchange_) {
+    RunMoe(run_, config_, *layer.moe, batch, activations_,
+           {.before = NormArgs(second, batch, Pending::kBranch),
+            .behind = NormArgs(next, batch, Pending::kBranch)});
+    return Pending::kNormed;
+  }
+  Norm(second, batch, Pending::kBranch);
   if (layer.moe) {
-    RunMoe(run_, config_, *layer.moe, batch, activations_, exchange_ ? &*exchange_ : nullptr);
+    RunMoe(run_, config_, *layer.moe, batch, activations_,
+           {.exchange = exchange_ ? &*exchange_ : nullptr});
   } else {
     RunMlp(run_, *layer.mlp, batch, activations_);
   }
+  return Pending::kBranch;
 }
 
 Model::Pending Model::Embed(const Batch& batch) {
@@ -230,27 +237,31 @@ Model::Pending Model::Embed(const Batch& batch) {
   return tensor_parallel() ? Pending::kEmbeddings : Pending::kNothing;
 }
 
-void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
-                 const PackedWeight* reader, const TensorView& out) {
-  Activations& a = activations_;
+RmsNormArgs Model::NormArgs(const NormOf& norm, const Batch& batch, Pending pending) const {
+  const Activations& a = activations_;
   const TensorView x = First(a.x, batch.tokens);
   const bool add = pending != Pending::kNothing;
-  const RmsNormArgs norm = {
-      .x = add ? First(a.branch, batch.tokens) : x,
-      .residual = add ? x : TensorView(),
-      .weight = weight.view,
-      .eps = config_.rms_norm_eps,
-      .live = batch.map.live,
-      .out = out.absent() ? First(a.normed, batch.tokens) : out,
-      .quantized = First(run_.ops(), a.normed_quantized, batch.tokens, reader)};
-  if (add && tensor_parallel()) {
-    run_(run_.ops().all_reduce_norm, {.norm = norm,
+  return {.x = add ? First(a.branch, batch.tokens) : x,
+          .residual = add ? x : TensorView(),
+          .weight = norm.weight.view,
+          .eps = config_.rms_norm_eps,
+          .live = batch.map.live,
+          .out = First(a.normed, batch.tokens),
+          .quantized = First(run_.ops(), a.normed_quantized, batch.tokens, norm.reader)};
+}
+
+void Model::Norm(const NormOf& norm, const Batch& batch, Pending pending, const TensorView& out) {
+  if (pending == Pending::kNormed) return;
+  RmsNormArgs args = NormArgs(norm, batch, pending);
+  if (!out.absent()) args.out = out;
+  if (pending != Pending::kNothing && tensor_parallel()) {
+    run_(run_.ops().all_reduce_norm, {.norm = args,
                                       .begins = pending == Pending::kEmbeddings,
                                       // The next stage norms all of it.
                                       .whole = options_.shard.groups.after != nullptr,
                                       .ranks = options_.shard.groups.tensor});
   } else {
-    run_(run_.ops().rms_norm, norm);
+    run_(run_.ops().rms_norm, args);
   }
 }
 

@@ -106,8 +106,15 @@ class Model {
         ModelWeights weights);
 
   // What waits to be added to a.x in a.branch, of which each rank of a tensor-parallel group has a
-  // part: nothing, a layer's branch, or the embeddings that a.x begins with.
-  enum class Pending : uint8_t { kNothing, kBranch, kEmbeddings };
+  // part: nothing, a layer's branch, or the embeddings that a.x begins with; or it has been added,
+  // and a.normed is made of it.
+  enum class Pending : uint8_t { kNothing, kBranch, kEmbeddings, kNormed };
+
+  // A norm, and the weight of the product that reads what it makes; null: none does.
+  struct NormOf {
+    const PlainTensor& weight;
+    const PackedWeight* reader = nullptr;
+  };
 
   bool tensor_parallel() const { return options_.shard.groups.tensor != nullptr; }
   // Embeddings of the batch's tokens, in a.x, or waiting.
@@ -121,15 +128,18 @@ class Model {
 
   // x += what a layer adds, but for its last branch, which waits. h = x + attention(norm(x)), then
   // h + mlp(norm(h)): DeepseekV2DecoderLayer.forward and DeepseekV3DecoderLayer.forward of
-  // transformers.
-  void RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
-                Pending pending);
-  // a.normed = norm(a.x += what waits). `reader`: the weight of the product that reads it next;
-  // null: none does. x / sqrt(mean(x^2) + eps) * weight (RMSNorm, arXiv:1910.07467):
-  // DeepseekV2RMSNorm.forward and DeepseekV3RMSNorm.forward of transformers.
-  // `out`: in a.normed's place.
-  void Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
-            const PackedWeight* reader = nullptr, const TensorView& out = {});
+  // transformers. `next`: the norm behind it.
+  Pending RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                   Pending pending, const NormOf& next);
+  // a.normed = norm(a.x += what waits), unless that is done. x / sqrt(mean(x^2) + eps) * weight
+  // (RMSNorm, arXiv:1910.07467): DeepseekV2RMSNorm.forward and DeepseekV3RMSNorm.forward of
+  // transformers. `out`: in a.normed's place.
+  void Norm(const NormOf& norm, const Batch& batch, Pending pending, const TensorView& out = {});
+  RmsNormArgs NormArgs(const NormOf& norm, const Batch& batch, Pending pending) const;
+  // What a layer begins with.
+  static NormOf FirstNorm(const LayerWeights& layer) {
+    return {layer.attention_norm, layer.attention.q_kv_a.weight.get()};
+  }
   static Activations::Tokens TokensOf(const ModelConfig& config, const Ops& ops,
                                       const ModelOptions& options);
   // The residual in BF16, where a layer's branch would be: between passes that is free.

@@ -35,6 +35,11 @@ void CheckActivation(std::string_view name, const TensorView& view, int rank) {
         "{} is {}, not F32 or BF16 of rank {}", name, view.ToString(), rank);
 }
 
+void CheckSame(std::string_view name, const TensorView& view, const TensorView& other) {
+  CHECK(view.data() == other.data() && view.ToString() == other.ToString(), "{} is {}, not {}",
+        name, view.ToString(), other.ToString());
+}
+
 void CheckLive(std::string_view name, const TensorView& view) {
   CheckTensor(name, view, DType::kI32, {1});
 }

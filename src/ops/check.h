@@ -20,6 +20,8 @@ void CheckTensor(std::string_view name, const TensorView& view, DType dtype,
                  std::initializer_list<int64_t> shape);
 // An activation: F32 or BF16, of this rank.
 void CheckActivation(std::string_view name, const TensorView& view, int rank);
+// The same numbers at the same place.
+void CheckSame(std::string_view name, const TensorView& view, const TensorView& other);
 // I32 [1].
 void CheckLive(std::string_view name, const TensorView& view);
 // Absent, or of x [tokens, width].

@@ -122,6 +122,12 @@ TEST(ContractDeathTest, Routing) {
                     .ids = View(DType::kI32, {4, 4}),
                     .weights = View(DType::kF32, {4, 4})};
   Check(args);
+  args.norm = {.x = View(DType::kF32, {4, 17}),
+               .weight = View(DType::kF32, {17}),
+               .live = kLive,
+               .out = View(DType::kF32, {4, 17})};
+  EXPECT_DEATH(Check(args), "route: norm.out is F32 \\[4, 17\\], not F32 \\[4, 16\\]");
+  args.norm = {};
   args.n_group = 5;
   EXPECT_DEATH(Check(args), "route: 12 experts in 5 groups");
   args.n_group = 4;

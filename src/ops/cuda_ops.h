@@ -9,6 +9,7 @@ namespace fathom {
 
 void EmbedCuda(OpContext&, const EmbedArgs&);
 void RmsNormCuda(OpContext&, const RmsNormArgs&);
+void LaunchRmsNorm(const RmsNormArgs&, cudaStream_t);
 void AllReduceNormCuda(OpContext&, const AllReduceNormArgs&);
 void AllGatherCuda(OpContext&, const AllGatherArgs&);
 void DispatchCuda(OpContext&, const DispatchArgs&);

@@ -3,6 +3,7 @@
 
 #include "cuda/kernels.cuh"
 #include "ops/ops.h"
+#include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_tokens.h"
 #include "products/cuda/quantize_vector.cuh"
 
@@ -135,6 +136,70 @@ __device__ __forceinline__ void NormToken(Vector (&values)[kSteps],
         StoreQuantized(to.quantized, to.token, i, width, values[s]);
     }
   }
+}
+
+// rms_norm of BF16 with a residual in fp32, for kernels that do something else before or behind it.
+// V3's tokens of 7168 channels gained nothing.
+struct AddedNorm {
+  Slices<const BF16> x;
+  Slices<float> residual;
+  Scaling scaling;
+  Slices<BF16> out;
+  QuantizedOut quantized;
+};
+
+// A token of it in a block's registers.
+constexpr int64_t kAddedTokenWidth = kNormThreads * kVector;  // at most
+class AddedToken {
+ public:
+  __device__ __forceinline__ void LoadWeight(const AddedNorm& n) {
+    LoadSteps<true>(n.scaling.weight, n.scaling.width, weight_);
+  }
+  __device__ __forceinline__ void LoadResidual(const AddedNorm& n, int64_t t) {
+    LoadSteps<true>(static_cast<const float*>(n.residual[t]), n.scaling.width, sum_);
+  }
+  // x as BF16 holds it.
+  __device__ __forceinline__ void Add(uint4 bits) {
+    const Vector x = Unpack(bits);
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) sum_[0].v[c] = x.v[c] + sum_[0].v[c];
+  }
+  __device__ __forceinline__ void Load(const AddedNorm& n, int64_t t) {
+    const int64_t i = NormChannel(0);
+    const uint4 x = i < n.scaling.width ? *reinterpret_cast<const uint4*>(n.x[t] + i) : uint4{};
+    LoadResidual(n, t);
+    Add(x);
+  }
+  __device__ __forceinline__ void Norm(const AddedNorm& n, const NormedToken<float>& to) const {
+    Vector values[1] = {sum()};
+    NormToken<true>(values, weight_, n.scaling, to);
+  }
+  __device__ __forceinline__ void StoreSum(const AddedNorm& n, int64_t t) const {
+    const int64_t i = NormChannel(0);
+    if (i < n.scaling.width) StoreVector<true>(n.residual[t], i, n.scaling.width, sum());
+  }
+
+ private:
+  __device__ __forceinline__ Vector sum() const {
+    Vector sum;
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) sum.v[c] = sum_[0].v[c];
+    return sum;
+  }
+  Raw<float> weight_[1], sum_[1];
+};
+
+inline bool IsAddedNorm(const RmsNormArgs& a) {
+  return !a.absent() && a.x.dtype() == DType::kBF16 && !a.residual.absent() &&
+         a.residual.dtype() == DType::kF32 && NormsVectors(a) && a.x.dim(1) <= kAddedTokenWidth;
+}
+// REQUIRES: IsAddedNorm.
+inline AddedNorm AddedNormOf(const RmsNormArgs& a) {
+  return {.x = SlicesOf<const BF16>(a.x),
+          .residual = SlicesOf<float>(a.residual),
+          .scaling = {Data<float>(a.weight), a.eps, a.x.dim(1)},
+          .out = SlicesOf<BF16>(a.out),
+          .quantized = QuantizedOutOf(a.quantized)};
 }
 
 }  // namespace fathom::kernels

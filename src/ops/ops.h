@@ -18,8 +18,8 @@
 #include "ops/context_piece.h"
 #include "ops/drafts.h"
 #include "ops/kv_format.h"
+#include "ops/norm.h"
 #include "ops/op.h"
-#include "ops/quantized_copy.h"
 #include "ops/slot_state.h"
 #include "products/packed_weight.h"
 #include "tensor/tensor_view.h"
@@ -35,30 +35,6 @@ struct EmbedArgs {
   TensorView out;    // act or F32 [tokens, hidden]
   int64_t first = 0;
   int64_t vocab = 0;  // of all ranks; 0: the table is all there is
-};
-
-// out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
-// With `residual`: residual += x first, and the norm is of the sum.
-struct RmsNormArgs {
-  TensorView x;         // act, or F32 without `residual`, [tokens, width]; tokens may be strided
-  TensorView residual;  // act or F32 [tokens, width] in and out, or absent
-  TensorView weight;    // F32 [width]
-  float eps = 1e-6f;
-  TensorView live;          // I32 [1]: tokens
-  TensorView out;           // act [tokens, width]; tokens may be strided; may be x
-  QuantizedCopy quantized;  // out: of `out`, or absent
-};
-
-// residual += the sum over ranks of x, in fp32, in the order of ranks, rounded once to act; then
-// rms_norm of it: all ranks come to the same bits of `out`, and a token to the same in any message.
-// Ranks that are GPUs add only to what they own of a large message (all_reduce_norm/sum_rounds.h),
-// unless the residual is to be whole: it is then for other ops than all_reduce_norms of as many
-// tokens.
-struct AllReduceNormArgs {
-  RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
-  bool begins = false;  // the sum takes the residual's place
-  bool whole = false;   // every rank adds all tokens; the same for all sums of a pass
-  Communicator* ranks = nullptr;
 };
 
 // out = x W^T. If the weight says quantize_activations, each run of 128 channels of x is quantised
@@ -175,9 +151,10 @@ enum class RouterSelection : uint8_t {
 // norm_topk_prob, times `scaling`. An expert whose score is NaN ranks below every number.
 // DeepSeek-V2 section 2.2, V3 2.1.2.
 struct RouteArgs {
-  TensorView x;     // act [tokens, hidden]
-  TensorView gate;  // F32, or BF16 as x is [experts, hidden]
-  TensorView bias;  // F32 [experts], or absent
+  TensorView x;      // act [tokens, hidden]
+  RmsNormArgs norm;  // which makes x first: its `out` is x; or absent
+  TensorView gate;   // F32, or BF16 as x is [experts, hidden]
+  TensorView bias;   // F32 [experts], or absent
   RouterScoring scoring = RouterScoring::kSigmoid;
   RouterSelection selection = RouterSelection::kGroupTopTwoBiased;
   int32_t n_group = 1, topk_group = 1;
@@ -199,6 +176,8 @@ struct MoeExpertsArgs {
   const PackedWeight* down = nullptr;     // experts matrices [hidden, inter]
   TensorView live;                        // I32 [1]: tokens
   TensorView out;                         // act [tokens, hidden]
+  // What is made of `out`, its x, or absent. `out` may then hold anything; norm.out may be x.
+  RmsNormArgs norm;
 };
 
 // out[i] = x[index[i]].

@@ -81,7 +81,7 @@ static void LaunchFewTokens(const MoeExpertsArgs& a, std::span<std::byte> worksp
                  .topk = static_cast<int32_t>(a.ids.dim(1)),
                  .hidden = a.down->out,
                  .out = reinterpret_cast<__nv_bfloat16*>(a.out.data())},
-                stream);
+                a.norm, stream);
 }
 
 // Lets `gate_up` read the token of each pair, in the order of the sort: from a copy, because TMA
@@ -167,7 +167,7 @@ static void LaunchExperts(const MoeExpertsArgs& a, std::span<std::byte> workspac
                  .topk = topk,
                  .hidden = a.down->out,
                  .out = reinterpret_cast<__nv_bfloat16*>(a.out.data())},
-                stream);
+                a.norm, stream);
 }
 
 }  // namespace kernels

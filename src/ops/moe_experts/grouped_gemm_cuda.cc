@@ -94,7 +94,7 @@ void LaunchFewTokens(const Fp8ExpertsParams& p, cudaStream_t stream) {
                  .topk = p.topk,
                  .hidden = hidden,
                  .out = p.out},
-                stream);
+                p.norm, stream);
 }
 
 }  // namespace
@@ -164,7 +164,7 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
                  .topk = p.topk,
                  .hidden = hidden,
                  .out = p.out},
-                stream);
+                p.norm, stream);
   Gpu::OfThread().Check(cudaGetLastError());
 }
 

@@ -8,7 +8,9 @@
 //   expected time: sum, 4096 tokens of 7168, top 9: 587 MB at the device's bandwidth
 #include "cuda/kernels.cuh"
 #include "cuda/launch_clusters.cuh"
+#include "ops/cuda_ops.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
+#include "ops/norm_token.cuh"
 #include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {
@@ -149,6 +151,26 @@ struct Terms {
   int32_t place[kAtOnce];
 };
 
+// sum += weights[j] y[places[j]] of the terms, of which `count` are there; kVector channels from
+// `vector` on.
+template <int kAtOnce>
+__device__ void AddTerms(const CombineParams& p, const Terms<kAtOnce>& terms, int count,
+                         int64_t vector, Vector& sum) {
+  uint4 pairs[kAtOnce];
+#pragma unroll
+  for (int j = 0; j < kAtOnce; ++j) {
+    if (j >= count) break;
+    pairs[j] = AsVectors(p.y)[terms.place[j] * (p.hidden / kVector) + vector];
+  }
+#pragma unroll
+  for (int j = 0; j < kAtOnce; ++j) {
+    if (j >= count) break;
+    const Vector pair = Unpack(pairs[j]);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(terms.weight[j], pair.v[i], sum.v[i]);
+  }
+}
+
 template <int kAtOnce>
 __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p) {
   AllowNextKernel();
@@ -164,21 +186,32 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
   Vector sum = {};
   for (int32_t first = 0; first < p.topk; first += kAtOnce) {
     if (first > 0) terms = Terms<kAtOnce>(p, t, first);
-    uint4 pairs[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j >= p.topk) break;
-      pairs[j] = AsVectors(p.y)[terms.place[j] * vectors + vector];
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j >= p.topk) break;
-      const Vector pair = Unpack(pairs[j]);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(terms.weight[j], pair.v[i], sum.v[i]);
-    }
+    AddTerms(p, terms, p.topk - first, vector, sum);
   }
   if (t < live) reinterpret_cast<uint4*>(p.out)[t * vectors + vector] = Pack(sum);
+}
+
+// The sum, and what rms_norm makes of it as BF16 holds it.
+template <int kAtOnce>
+__global__ void __launch_bounds__(kernels::kNormThreads)
+    CombineNorm(const CombineParams p, const kernels::AddedNorm norm) {
+  AllowNextKernel();
+  const int64_t t = blockIdx.x, channel = kernels::NormChannel(0);
+  const int32_t live = *p.live;
+  Terms<kAtOnce> terms(p, t, 0);
+  kernels::AddedToken token;
+  token.LoadWeight(norm);
+  WaitForPriorKernels();
+  token.LoadResidual(norm, t);
+  if (p.places != nullptr && t >= live) return;
+  Vector sum = {};
+  for (int32_t first = 0; first < p.topk && channel < p.hidden; first += kAtOnce) {
+    if (first > 0) terms = Terms<kAtOnce>(p, t, first);
+    AddTerms(p, terms, p.topk - first, channel / kVector, sum);
+  }
+  if (t >= live) return;
+  token.Add(Pack(sum));
+  token.Norm(norm, {t, norm.residual[t], norm.out[t], norm.quantized});
 }
 
 }  // namespace
@@ -203,12 +236,19 @@ void LaunchGatherPairs(const GatherPairsParams& p, cudaStream_t stream) {
   p.topk == 9 ? launch(GatherPairs<9>, 9) : launch(GatherPairs<8>, 8);
 }
 
-void LaunchCombine(const CombineParams& p, cudaStream_t stream) {
+void LaunchCombine(const CombineParams& p, const RmsNormArgs& norm, cudaStream_t stream) {
   if (p.tokens == 0) return;
-  const dim3 blocks(static_cast<unsigned>(p.tokens),
-                    kernels::Blocks(p.hidden / kVector, kCombineThreads));
-  kernels::LaunchOverlapped(p.topk == 9 ? Combine<9> : Combine<8>, blocks, kCombineThreads, 0,
-                            stream, p);
+  const auto tokens = static_cast<unsigned>(p.tokens);
+  const bool nine = p.topk == 9;
+  // Prompts gain nothing.
+  if (p.tokens <= kFewTokens && kernels::IsAddedNorm(norm)) {
+    return kernels::LaunchOverlapped(nine ? CombineNorm<9> : CombineNorm<8>, tokens,
+                                     kernels::kNormThreads, 0, stream, p,
+                                     kernels::AddedNormOf(norm));
+  }
+  const dim3 blocks(tokens, kernels::Blocks(p.hidden / kVector, kCombineThreads));
+  kernels::LaunchOverlapped(nine ? Combine<9> : Combine<8>, blocks, kCombineThreads, 0, stream, p);
+  if (!norm.absent()) LaunchRmsNorm(norm, stream);
 }
 
 }  // namespace fathom

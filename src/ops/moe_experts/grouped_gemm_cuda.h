@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/ops.h"
 #include "products/hopper/fp8_gemm.h"
 
 namespace fathom {
@@ -55,7 +56,8 @@ struct CombineParams {
   int64_t hidden = 0;            // a multiple of 8
   __nv_bfloat16* out = nullptr;  // [tokens, hidden]
 };
-void LaunchCombine(const CombineParams& params, cudaStream_t stream);
+// `norm`: of out, which is then not written if one kernel does both; or absent.
+void LaunchCombine(const CombineParams& params, const RmsNormArgs& norm, cudaStream_t stream);
 
 // out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t, j]
 // (MoeExpertsArgs, ops.h), both products in FP8.
@@ -71,6 +73,7 @@ struct Fp8ExpertsParams {
   Fp8Weights down;     // [experts, hidden, inter]
   bool scale_ue8m0 = false;
   __nv_bfloat16* out = nullptr;    // [tokens, hidden]
+  RmsNormArgs norm;                // as MoeExpertsArgs has it
   std::span<std::byte> workspace;  // Fp8ExpertsWorkspace bytes, aligned to 256
 };
 size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& params);

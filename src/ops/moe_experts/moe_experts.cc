@@ -19,6 +19,9 @@ void Check(const MoeExpertsArgs& a) {
   CheckTensor("moe_experts: weights", a.weights, DType::kF32, {tokens, topk});
   CheckTensor("moe_experts: out", a.out, a.x.dtype(), {tokens, a.down->out});
   CheckLive("moe_experts: live", a.live);
+  if (a.norm.absent()) return;
+  Check(a.norm);
+  CheckSame("moe_experts: norm.x", a.norm.x, a.out);
 }
 
 }  // namespace fathom

@@ -154,6 +154,7 @@ void MoeExpertsCpu(OpContext& context, const MoeExpertsArgs& a) {
   for (int64_t first = 0; first < tokens; first += kTokenChunk) {
     RunChunk(context, a, first, std::min(kTokenChunk, tokens - first));
   }
+  if (!a.norm.absent()) RmsNormCpu(context, a.norm);
 }
 
 }  // namespace fathom

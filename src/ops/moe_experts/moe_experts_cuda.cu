@@ -145,6 +145,7 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
       LaunchDown<decltype(element), float>(stream, a, b.product, nullptr, routing);
     });
   }
+  if (!a.norm.absent()) LaunchRmsNorm(a.norm, stream);
   Cuda(context).CheckLaunch("moe_experts", a.x);
 }
 

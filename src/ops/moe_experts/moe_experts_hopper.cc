@@ -25,7 +25,8 @@ Fp8ExpertsParams ParamsOf(const MoeExpertsArgs& a) {
           .gate_up = Fp8WeightsOf(AsCuda(a.gate_up)),
           .down = Fp8WeightsOf(AsCuda(a.down)),
           .scale_ue8m0 = a.gate_up->scale_ue8m0,
-          .out = static_cast<__nv_bfloat16*>(a.out.data())};
+          .out = static_cast<__nv_bfloat16*>(a.out.data()),
+          .norm = a.norm};
 }
 
 }  // namespace

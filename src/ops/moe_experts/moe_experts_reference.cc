@@ -48,6 +48,7 @@ void MoeExpertsReference(OpContext& context, const MoeExpertsArgs& a) {
       for (int64_t i = 0; i < hidden; ++i) out[i] += a.weights.As<float>(t)[j] * y[i];
     }
   }
+  if (!a.norm.absent()) RmsNormReference(context, a.norm);
 }
 
 }  // namespace fathom

@@ -58,26 +58,29 @@ void LaunchAligned(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut
 }
 
 template <class X, class R>
-void LaunchRmsNorm(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut& quantized) {
+void LaunchOf(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut& quantized) {
   NormsVectors(a) ? LaunchAligned<X, R, true>(stream, a, quantized)
                   : LaunchAligned<X, R, false>(stream, a, quantized);
 }
 
 }  // namespace kernels
 
-void RmsNormCuda(OpContext& context, const RmsNormArgs& a) {
+void LaunchRmsNorm(const RmsNormArgs& a, cudaStream_t stream) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
-  const cudaStream_t stream = Cuda(context).get();
   const QuantizedOut quantized = QuantizedOutOf(a.quantized);
   if (a.x.dtype() == DType::kF32) {
     CHECK(a.residual.absent(), "rms_norm: x is {} beside a residual", a.x.ToString());
-    LaunchRmsNorm<float, float>(stream, a, quantized);
+    LaunchOf<float, float>(stream, a, quantized);
   } else if (!a.residual.absent() && a.residual.dtype() == DType::kF32) {
-    LaunchRmsNorm<BF16, float>(stream, a, quantized);
+    LaunchOf<BF16, float>(stream, a, quantized);
   } else {
-    LaunchRmsNorm<BF16, BF16>(stream, a, quantized);
+    LaunchOf<BF16, BF16>(stream, a, quantized);
   }
+}
+
+void RmsNormCuda(OpContext& context, const RmsNormArgs& a) {
+  LaunchRmsNorm(a, Cuda(context).get());
   Cuda(context).CheckLaunch("rms_norm", a.x);
 }
 

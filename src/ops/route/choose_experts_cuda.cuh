@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/kernels.cuh"
+#include "ops/norm_token.cuh"
 
 namespace fathom::kernels {
 
@@ -21,6 +22,7 @@ struct Router {
   float* part_sums;  // [kParts, tokens, experts]
   Slices<int32_t> ids;
   Slices<float> weights;
+  AddedNorm norm;  // that makes x first; or its x is null
 
   // experts / group_size, of up to kMaxExperts.
   __device__ int GroupOf(int expert) const {

@@ -22,6 +22,9 @@ void Check(const RouteArgs& a) {
   const int64_t eligible =
       a.selection == RouterSelection::kGreedy ? experts : experts / a.n_group * a.topk_group;
   CHECK(topk >= 1 && topk <= eligible, "route: the best {} of {} experts", topk, eligible);
+  if (a.norm.absent()) return;
+  Check(a.norm);
+  CheckSame("route: norm.out", a.norm.out, a.x);
 }
 
 }  // namespace fathom

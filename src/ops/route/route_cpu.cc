@@ -83,6 +83,7 @@ size_t RouteCpuWorkspace(const Stream& stream, const RouteArgs& a) {
 }
 
 void RouteCpu(OpContext& context, const RouteArgs& a) {
+  if (!a.norm.absent()) RmsNormCpu(context, a.norm);
   Arena arena(context.workspace.data(), context.workspace.size());
   const Buffers b(arena, a, Threads(context.stream));
   const int64_t tokens = Live(a.live, a.x.dim(0)), experts = a.gate.dim(0);

@@ -17,6 +17,7 @@ namespace kernels {
 
 constexpr int kUsualExperts = 256, kMaxExperts = 1024;
 constexpr int kFewTokens = 16, kSomeTokens = 128;
+constexpr int kNormedTokens = 2;    // which every block norms; with 8 V2-Lite's step is 3 % longer
 constexpr int kSomeHidden = 12288;  // the sums of its chunks for 32 tokens fit 48 KiB
 constexpr int kMaxWarps = 16;       // of a block that multiplies few tokens
 constexpr int kChoosers = 4;        // tokens of a block that only chooses
@@ -60,19 +61,26 @@ __device__ inline float TakePosted(int t, int e) {
 }
 
 // A block that chooses for one token what the others post. Once for nothing, while it waits, so
-// that the instructions are there.
-template <int kEach>
+// that the instructions are there. With a norm it writes what that makes; the residual when all
+// others have read it, which they have when their sums are there.
+template <int kEach, bool kNorms>
 __device__ inline void ChoosePosted(const Router& a, int t, uint32_t* shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   auto* logits = reinterpret_cast<float*>(shared);
   float biases[kEach], scores[kEach] = {};
   LoadBiases(a, biases);
+  AddedToken added;
+  if constexpr (kNorms) added.LoadWeight(a.norm);
 #pragma unroll 1
   for (int time = 0; time < 2; ++time) {
     if (time == 1) {
       WaitForPriorKernels();
       AllowNextKernel();
       if (t >= min(*a.live, a.tokens)) return;
+      if constexpr (kNorms) {
+        added.Load(a.norm, t);
+        added.Norm(a.norm, {t, nullptr, a.norm.out[t], a.norm.quantized});
+      }
       for (int e = threadIdx.x; e < a.experts; e += blockDim.x) logits[e] = TakePosted(t, e);
       __syncthreads();
 #pragma unroll
@@ -80,6 +88,7 @@ __device__ inline void ChoosePosted(const Router& a, int t, uint32_t* shared) {
         const int e = i * kWarp + lane;
         scores[i] = e < a.experts ? logits[e] : -INFINITY;
       }
+      if constexpr (kNorms) added.StoreSum(a.norm, t);
     }
     if (warp == 0) ChooseExperts(a, t, biases, scores, shared + a.experts, time == 1);
   }
@@ -92,8 +101,8 @@ constexpr int kBlocksAtOnce = kEach > 0 && sizeof(T) == 2 ? 2 : 1;
 // The product of kTokens tokens, 8 * kColumns experts and a part of the channels: each warp has a
 // chunk, or every blockDim / 32'th. With kEach > 0 sums are posted to the last blocks, which
 // choose.
-template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
+template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0, bool kNorms = false>
+__global__ void __launch_bounds__(kNorms ? kNormThreads : kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
     RouterChunks(Router a) {
   constexpr int kExperts = 8 * kColumns;
   extern __shared__ uint32_t shared[];
@@ -101,7 +110,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   if (a.tokens > 1) AllowNextKernel();  // of one token experts that wait here slow it down
   const int tiles = (a.experts + kExperts - 1) / kExperts, block = static_cast<int>(blockIdx.x);
   if constexpr (kEach > 0) {
-    if (block >= tiles * kParts) return ChoosePosted<kEach>(a, block - tiles * kParts, shared);
+    const int choice = block - tiles * kParts;
+    if (choice >= 0) return ChoosePosted<kEach, kNorms>(a, choice, shared);
   }
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int part = block / tiles, first_expert = block % tiles * kExperts;
@@ -122,8 +132,22 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
     }
   };
   if (warp < chunks) load_gate(warp);
+  AddedToken added;
+  if constexpr (kNorms) added.LoadWeight(a.norm);
   WaitForPriorKernels();
   AllowNextKernel();
+  BF16* const normed = reinterpret_cast<BF16*>(chunk_sums + PartChunks(a));  // [tokens, hidden]
+  if constexpr (kNorms) {
+    for (int t = 0; t < a.tokens; ++t) {
+      added.Load(a.norm, t);
+      added.Norm(a.norm, {t, nullptr, normed + t * a.hidden, {}});
+    }
+    __syncthreads();
+  }
+  const auto x_of = [&](int t) {
+    t = min(t, a.tokens - 1);
+    return kNorms ? normed + t * a.hidden : a.x[t];
+  };
   // The first tokens are loaded before the live count is there: what lies beyond goes nowhere.
   const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
   if (blockIdx.y > 0 && first >= live) return;
@@ -136,8 +160,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
       for (int b = 0; b < kBlocks; ++b) {
         const int k = (first_chunk + chunk) * kChunk + b * kBlock + lane % 4 * 8;
         const int t = first + of_tile + lane / 4;
-        x0[b] = LoadEight<kAligned>(a.x[min(t, a.tokens - 1)], k, a.hidden);
-        if (kTokens > 8) x1[b] = LoadEight<kAligned>(a.x[min(t + 8, a.tokens - 1)], k, a.hidden);
+        x0[b] = LoadEight<kAligned>(x_of(t), k, a.hidden);
+        if (kTokens > 8) x1[b] = LoadEight<kAligned>(x_of(t + 8), k, a.hidden);
       }
       float sums[kColumns][4] = {};
 #pragma unroll
@@ -183,21 +207,25 @@ __global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
   ChooseExperts(a, t, biases, scores, shared + warp * a.ChoiceWords(), true);
 }
 
-template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0>
+template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0, bool kNorms = false>
 void LaunchChunks(const Router& a, cudaStream_t stream) {
   const int chunks = static_cast<int>(Blocks(a.hidden, kChunk * kParts));
-  const size_t sums = sizeof(float) * static_cast<size_t>(chunks * kTokens * 8 * kColumns);
+  size_t sums = sizeof(float) * static_cast<size_t>(chunks * kTokens * 8 * kColumns);
+  if (kNorms) sums += sizeof(BF16) * static_cast<size_t>(a.tokens * a.hidden);
   const size_t choice = sizeof(uint32_t) * static_cast<size_t>(a.experts + a.ChoiceWords());
   CHECK(sums <= size_t{48} << 10, "route: tokens of {}", a.hidden);
   const dim3 grid(Blocks(a.experts, 8 * kColumns) * kParts + (kEach > 0 ? a.tokens : 0),
                   Blocks(a.tokens, kTokens));
-  LaunchOverlapped(RouterChunks<T, kTokens, kColumns, kAligned, kEach>, grid,
-                   std::min(chunks, kMaxWarps) * kWarp, std::max(sums, kEach > 0 ? choice : 0),
-                   stream, a);
+  LaunchOverlapped(RouterChunks<T, kTokens, kColumns, kAligned, kEach, kNorms>, grid,
+                   kNorms ? kNormThreads : std::min(chunks, kMaxWarps) * kWarp,
+                   std::max(sums, kEach > 0 ? choice : 0), stream, a);
 }
 
 template <class T, int kEach>
 void LaunchPosting(const Router& a, cudaStream_t stream) {
+  if (a.norm.x.data != nullptr) {
+    return LaunchChunks<T, kFewTokens / 2, 1, true, kEach, true>(a, stream);
+  }
   return a.tokens <= kFewTokens / 2 ? LaunchChunks<T, kFewTokens / 2, 1, true, kEach>(a, stream)
                                     : LaunchChunks<T, kFewTokens, 1, true, kEach>(a, stream);
 }
@@ -247,6 +275,11 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   const auto experts = static_cast<int32_t>(a.gate.dim(0));
   CHECK(experts <= kMaxExperts && a.ids.dim(1) <= kWarp, "route: {} of {} experts", a.ids.dim(1),
         experts);
+  const bool vectors = a.x.dim(1) % 8 == 0 && a.x.stride(0) % 8 == 0 &&
+                       reinterpret_cast<uintptr_t>(a.x.data()) % 16 == 0;
+  const bool norms =
+      vectors && IsAddedNorm(a.norm) && a.x.dim(0) <= kNormedTokens && experts <= kUsualExperts;
+  if (!norms && !a.norm.absent()) LaunchRmsNorm(a.norm, Cuda(context).get());
   const Router router = {
       .x = SlicesOf<const BF16>(a.x),
       .gate = a.gate.data(),
@@ -266,9 +299,8 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
       .live = Data<int32_t>(a.live),
       .part_sums = reinterpret_cast<float*>(context.workspace.data()),
       .ids = SlicesOf<int32_t>(a.ids),
-      .weights = SlicesOf<float>(a.weights)};
-  const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
-                       reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
+      .weights = SlicesOf<float>(a.weights),
+      .norm = norms ? AddedNormOf(a.norm) : AddedNorm()};
   const auto launch = a.gate.dtype() == DType::kBF16 ? Launch<BF16> : Launch<float>;
   launch(router, vectors, Cuda(context).get());
   Cuda(context).CheckLaunch("route", a.x);

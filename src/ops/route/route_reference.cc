@@ -22,6 +22,7 @@ size_t RouteReferenceWorkspace(const Stream&, const RouteArgs& a) {
 }
 
 void RouteReference(OpContext& context, const RouteArgs& a) {
+  if (!a.norm.absent()) RmsNormReference(context, a.norm);
   const int64_t experts = a.gate.dim(0);
   Arena arena(context.workspace.data(), context.workspace.size());
   const RouteScratch scratch = Scratch(arena, a);
