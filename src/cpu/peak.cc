@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/clock.h"
+#include "cpu/amx.h"
 #include "tensor/buffer.h"
 
 #if defined(__x86_64__)
@@ -121,6 +122,27 @@ FATHOM_TARGET("avx512f,avx512vnni") double DotInt8(int64_t rounds) {
   return 2.0 * kSums * 64 * static_cast<double>(rounds);
 }
 
+// Four sums hide its latency. Of as many rounds as the others take time for.
+FATHOM_AMX double DotInt8Amx(int64_t rounds) {
+  alignas(64) static const std::byte operand[kAmxRows * kAmxRowBytes] = {};
+  rounds /= 16;
+  BeginAmx();
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, operand, kAmxRowBytes);
+  _tile_loadd(5, operand, kAmxRowBytes);
+  for (int64_t r = 0; r < rounds; ++r) {
+    _tile_dpbsud(0, 4, 5);
+    _tile_dpbsud(1, 4, 5);
+    _tile_dpbsud(2, 4, 5);
+    _tile_dpbsud(3, 4, 5);
+  }
+  EndAmx();
+  return 2.0 * 4 * kAmxRows * kAmxRowBytes * 16 * static_cast<double>(rounds);
+}
+
 // In order: several streams and wider loads read no faster.
 template <bool kAsks>
 FATHOM_TARGET("avx2")
@@ -177,7 +199,9 @@ ArithmeticPeaks MeasureArithmeticPeaks(ThreadPool& pool) {
   peaks.fp32 = Best(pool, WidestFma());
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16")) peaks.bf16 = Best(pool, DotBf16);
-  if (__builtin_cpu_supports("avx512vnni")) peaks.int8 = Best(pool, DotInt8);
+  if (__builtin_cpu_supports("avx512vnni")) {
+    peaks.int8 = Best(pool, HasInt8Amx() ? DotInt8Amx : DotInt8);
+  }
 #endif
   return peaks;
 }

@@ -14,7 +14,7 @@ namespace fathom {
 struct ArithmeticPeaks {
   double fp32 = 0;             // fused multiply-adds; the widest vectors that there are
   std::optional<double> bf16;  // AVX512_BF16: vdpbf16ps
-  std::optional<double> int8;  // AVX512_VNNI: vpdpbusd
+  std::optional<double> int8;  // AMX_INT8: tdpbsud; else AVX512_VNNI: vpdpbusd
 };
 
 // The best of five runs of each.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
+#include "cpu/amx.h"
 #include "cpu/cpu_features.h"
 
 namespace fathom {
@@ -154,6 +156,37 @@ void MultiplyFew(const Panels& panels, const TokenActivations& x, int64_t tokens
   }
 }
 
+// Calls of kernels that take so many tokens together.
+class Passes {
+ public:
+  struct Pass {
+    int64_t first, tokens;
+    DotKernel kernel;
+  };
+
+  Passes(int64_t tokens, const TokenKernels& by_tokens, const AmxKernels* amx) {
+    int64_t i = 0;
+    while (amx != nullptr && tokens - i >= kAmxTokens) {
+      const bool two = tokens - i >= 2 * kAmxTokens;
+      Add(i, two ? 2 * kAmxTokens : kAmxTokens, two ? amx->of_32 : amx->of_16);
+    }
+    for (int64_t left = (tokens - i + by_tokens.most - 1) / by_tokens.most; left > 0; --left) {
+      const int64_t n = (tokens - i + left - 1) / left;  // nearly the same
+      Add(i, n, by_tokens.kernels[n - 1]);
+    }
+  }
+  std::span<const Pass> all() const { return {passes_, static_cast<size_t>(count_)}; }
+
+ private:
+  void Add(int64_t& first, int64_t tokens, DotKernel kernel) {
+    passes_[count_++] = {first, tokens, kernel};
+    first += tokens;
+  }
+
+  Pass passes_[kTileTokens];
+  int64_t count_ = 0;
+};
+
 // Up to kTileTokens tokens times up to kPanelGroup panels.
 void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t tokens,
                    const TokenOutputs& out) {
@@ -169,14 +202,16 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
   }
   const RunSizes sizes(w);
   const bool direct = tokens <= kernels.direct_tokens;
-  const int64_t most = direct ? kernels.direct.most : kernels.decoded.most;
-  const int64_t passes = (tokens + most - 1) / most;
+  const bool once = tokens <= (direct ? kernels.direct.most : kernels.decoded.most);
   // A panel that is read once and in order.
-  const bool ahead = panels.count() == 1 && (passes == 1 || !direct) && kernels.fetches_ahead;
+  const bool ahead = panels.count() == 1 && (once || !direct) && kernels.fetches_ahead;
   const TokenKernels& by_tokens = !direct ? kernels.decoded
                                   : ahead ? kernels.direct_ahead
                                           : kernels.direct;
   const auto decode = ahead ? kernels.decode_ahead : kernels.decode;
+  const AmxKernels* const amx = tokens >= kAmxTokens ? kernels.amx : nullptr;
+  const Passes plain(tokens, by_tokens, nullptr), by_amx(tokens, by_tokens, amx);
+  if (amx != nullptr) BeginAmx();
   for (int64_t run = 0; run <= sizes.last; ++run) {
     run_tokens.Load(x, run, tokens);
     for (int64_t p = 0; p < panels.count(); ++p) {
@@ -186,8 +221,8 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
         tile.w = decoded;
       }
       const std::byte* next = walks[p + 1 < panels.count() ? p + 1 : 0].at();
-      for (int64_t i = 0, pass = 0; pass < passes; ++pass) {
-        const int64_t n = (tokens - i + passes - pass - 1) / (passes - pass);  // nearly the same
+      const Passes& passes = tile.groups % kAmxGroups == 0 ? by_amx : plain;
+      for (const auto& [i, n, kernel] : passes.all()) {
         if (tokens > kFewTokens) {
           if (!ahead) PrefetchShare(next, sizes.whole_bytes, i, i + n, tokens);
           if (run == sizes.last) {
@@ -195,11 +230,11 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
             for (int64_t r = 0; r < n; ++r) PrefetchOut(to.data + r * to.stride);
           }
         }
-        by_tokens.kernels[n - 1](tile, run_tokens.From(i), acc[p] + i * kPanel);
-        i += n;
+        kernel(tile, run_tokens.From(i), acc[p] + i * kPanel);
       }
     }
   }
+  if (amx != nullptr) EndAmx();
   for (int64_t i = 0; i < tokens; ++i) {
     for (int64_t p = 0; p < panels.count(); ++p) {
       const CpuWeight::Panel& panel = w.panels[static_cast<size_t>(panels.begin + p)];

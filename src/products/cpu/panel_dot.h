@@ -41,6 +41,13 @@ struct TokenKernels {
   DotKernel kernels[kMaxDotTokens] = {};
 };
 
+// Kernels of kAmxTokens and of twice as many, of runs of whole multiples of kAmxGroups; between
+// BeginAmx() and EndAmx() (cpu/amx.h).
+struct AmxKernels {
+  DotKernel of_16, of_32;
+};
+inline constexpr int64_t kAmxTokens = 16, kAmxGroups = 16;
+
 // A format's kernels; the same bits for a token whichever of them it meets.
 struct DotKernels {
   // For up to direct_tokens tokens they read the tile as it is packed, beyond that as `decode`
@@ -52,6 +59,8 @@ struct DotKernels {
   TokenKernels direct_ahead;
   void (*decode_ahead)(const DotTile& tile, std::byte* to);
   bool fetches_ahead = false;  // whether these are to be used on this machine: fetch_ahead.h
+  // Where HasInt8Amx(): of tiles as this many tokens read them.
+  const AmxKernels* amx = nullptr;
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_tokens.h)
@@ -60,6 +69,7 @@ inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_
 const DotKernels& DotKernelsBf16(bool split);  // of kBF16 weights
 const DotKernels& DotKernelsFp8(bool split);
 const DotKernels& DotKernelsInt8();
+const AmxKernels& AmxKernelsInt8();
 const DotKernels& DotKernelsInt4();
 const DotKernels& DotKernelsAvx2(bool int4);
 

@@ -6,6 +6,7 @@
 //   accumulator:   int32 within a run (exact), fp32 over runs
 //   expected time: one token: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of
 //                  which conversions at the end of each run take 3 in 32
+#include "cpu/amx.h"
 #include "products/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
@@ -186,17 +187,24 @@ constexpr DotKernels kInt4Kernels = {.direct = kInt4Tokens<false>,
                                      .direct_ahead = kInt4Tokens<true>,
                                      .decode_ahead = DecodeInt4<true>};
 
+DotKernels WithAmx(DotKernels kernels) {
+  static_assert(kInt4Kernels.direct_tokens < kAmxTokens);
+  if (HasInt8Amx()) kernels.amx = &AmxKernelsInt8();
+  return kernels;
+}
+
 }  // namespace
 
 const DotKernels& DotKernelsInt8() {
-  static const DotKernels kernels = WithFetchAhead(
-      kInt8Kernels, {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
+  static const DotKernels kernels =
+      WithFetchAhead(WithAmx(kInt8Kernels),
+                     {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
   return kernels;
 }
 const DotKernels& DotKernelsInt4() {
   static const DotKernels kernels = WithFetchAhead(
-      kInt4Kernels, {.bytes = kScaleBytes + kMultiplierBytes + kPanel * kScaleTile / 2,
-                     .scale_bytes = kScaleBytes});
+      WithAmx(kInt4Kernels), {.bytes = kScaleBytes + kMultiplierBytes + kPanel * kScaleTile / 2,
+                              .scale_bytes = kScaleBytes});
   return kernels;
 }
 

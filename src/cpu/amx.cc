@@ -1,0 +1,61 @@
+#include "cpu/amx.h"
+
+#include "cpu/cpu_features.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace fathom {
+namespace {
+
+bool MayUseAmx() {
+  unsigned a, b, c, d = 0;
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;  // of leaf 7, in edx
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kTile | kInt8)) != 0) return false;
+  // Linux, Documentation/arch/x86/xstate.rst: for all threads of the process.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// "Tile configuration": palette 1, and bytes and number of the rows of eight registers. Static, as
+// GCC 12 takes _tile_loadconfig for a load of eight bytes, and leaves out other stores.
+struct alignas(64) Configuration {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(Configuration) == 64 && kAmxRows == 16 && kAmxRowBytes == 64);
+constexpr Configuration kConfiguration;
+
+}  // namespace
+
+bool HasInt8Amx() {
+  static const bool may = MayUseAmx();
+  return may && HasInt8Dot();
+}
+
+FATHOM_AMX void BeginAmx() {
+  _tile_loadconfig(&kConfiguration);
+}
+FATHOM_AMX void EndAmx() {
+  _tile_release();
+}
+
+}  // namespace fathom
+
+#else
+
+namespace fathom {
+
+bool HasInt8Amx() {
+  return false;
+}
+void BeginAmx() {}
+void EndAmx() {}
+
+}  // namespace fathom
+
+#endif
