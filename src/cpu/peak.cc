@@ -122,7 +122,7 @@ FATHOM_TARGET("avx512f,avx512vnni") double DotInt8(int64_t rounds) {
   return 2.0 * kSums * 64 * static_cast<double>(rounds);
 }
 
-// Four sums hide its latency. Of as many rounds as the others take time for.
+// Four sums hide its latency. Fewer rounds than it is asked for: each takes several times as long.
 FATHOM_AMX double DotInt8Amx(int64_t rounds) {
   alignas(64) static const std::byte operand[kAmxRows * kAmxRowBytes] = {};
   rounds /= 16;
