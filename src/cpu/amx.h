@@ -9,17 +9,19 @@ namespace fathom {
 
 inline constexpr int64_t kAmxRows = 16, kAmxRowBytes = 64;  // of a register
 
-// AMX_INT8, with HasInt8Dot(), and the operating system's permission to use these registers, which
-// this asks for.
+// AMX_INT8 with HasInt8Dot(), AMX_BF16 with HasBf16Dot(), and the operating system's permission to
+// use these registers, which this asks for.
 bool HasInt8Amx();
+bool HasBf16Amx();
 
-// What a thread does before it uses them, all eight of that size, and after it, so that nobody need
-// save them. REQUIRES: HasInt8Amx().
-void BeginAmx();
+// What a thread does before it uses them, and after it, so that nobody need save them: 0 to 5 have
+// so many rows, 1 to kAmxRows, and 6 and 7, for the weights, kAmxRows. REQUIRES: one of these.
+void BeginAmx(int64_t rows);
 void EndAmx();
 
 }  // namespace fathom
 
 // Of a function that uses them. GCC 12's _tile_loadd does not say that it reads memory: nothing
 // that it reads may be written in that function.
-#define FATHOM_AMX __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,amx-tile,amx-int8")))
+#define FATHOM_AMX \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,amx-tile,amx-int8,amx-bf16")))

@@ -126,7 +126,7 @@ FATHOM_TARGET("avx512f,avx512vnni") double DotInt8(int64_t rounds) {
 FATHOM_AMX double DotInt8Amx(int64_t rounds) {
   alignas(64) static const std::byte operand[kAmxRows * kAmxRowBytes] = {};
   rounds /= 16;
-  BeginAmx();
+  BeginAmx(kAmxRows);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

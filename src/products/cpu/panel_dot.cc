@@ -8,6 +8,7 @@
 
 #include "cpu/amx.h"
 #include "cpu/cpu_features.h"
+#include "cpu/subnormals.h"
 
 namespace fathom {
 namespace {
@@ -162,24 +163,32 @@ class Passes {
   struct Pass {
     int64_t first, tokens;
     DotKernel kernel;
+    int64_t again;  // tokens before `first` that fill a register and are left out
   };
 
-  Passes(int64_t tokens, const TokenKernels& by_tokens, const AmxKernels* amx) {
+  Passes(int64_t tokens, const TokenKernels& by_tokens) {
     int64_t i = 0;
-    while (amx != nullptr && tokens - i >= kAmxTokens) {
-      const bool two = tokens - i >= 2 * kAmxTokens;
-      Add(i, two ? 2 * kAmxTokens : kAmxTokens, two ? amx->of_32 : amx->of_16);
-    }
-    for (int64_t left = (tokens - i + by_tokens.most - 1) / by_tokens.most; left > 0; --left) {
+    for (int64_t left = (tokens + by_tokens.most - 1) / by_tokens.most; left > 0; --left) {
       const int64_t n = (tokens - i + left - 1) / left;  // nearly the same
       Add(i, n, by_tokens.kernels[n - 1]);
+    }
+  }
+  Passes(int64_t tokens, const AmxKernels* amx, bool ahead) {
+    const int64_t rows = std::min(tokens, kAmxRows);
+    for (int64_t i = 0; amx != nullptr && i < tokens;) {
+      if (tokens - i >= 2 * kAmxRows) {
+        Add(i, 2 * kAmxRows, amx->of_32);
+      } else {
+        const int64_t n = std::min(rows, tokens - i);
+        Add(i, n, ahead ? amx->of_16_ahead : amx->of_16, rows - n);
+      }
     }
   }
   std::span<const Pass> all() const { return {passes_, static_cast<size_t>(count_)}; }
 
  private:
-  void Add(int64_t& first, int64_t tokens, DotKernel kernel) {
-    passes_[count_++] = {first, tokens, kernel};
+  void Add(int64_t& first, int64_t tokens, DotKernel kernel, int64_t again = 0) {
+    passes_[count_++] = {first, tokens, kernel, again};
     first += tokens;
   }
 
@@ -202,16 +211,20 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
   }
   const RunSizes sizes(w);
   const bool direct = tokens <= kernels.direct_tokens;
-  const bool once = tokens <= (direct ? kernels.direct.most : kernels.decoded.most);
+  const AmxKernels* const amx =
+      kernels.amx != nullptr && tokens >= kernels.amx->least_tokens ? kernels.amx : nullptr;
+  const bool once = tokens <= (amx != nullptr ? kAmxRows
+                               : direct       ? kernels.direct.most
+                                              : kernels.decoded.most);
   // A panel that is read once and in order.
   const bool ahead = panels.count() == 1 && (once || !direct) && kernels.fetches_ahead;
   const TokenKernels& by_tokens = !direct ? kernels.decoded
                                   : ahead ? kernels.direct_ahead
                                           : kernels.direct;
   const auto decode = ahead ? kernels.decode_ahead : kernels.decode;
-  const AmxKernels* const amx = tokens >= kAmxTokens ? kernels.amx : nullptr;
-  const Passes plain(tokens, by_tokens, nullptr), by_amx(tokens, by_tokens, amx);
-  if (amx != nullptr) BeginAmx();
+  const Passes plain(tokens, by_tokens);
+  const Passes by_amx(tokens, amx, ahead);
+  if (amx != nullptr) BeginAmx(std::min(tokens, kAmxRows));
   for (int64_t run = 0; run <= sizes.last; ++run) {
     run_tokens.Load(x, run, tokens);
     for (int64_t p = 0; p < panels.count(); ++p) {
@@ -221,8 +234,8 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
         tile.w = decoded;
       }
       const std::byte* next = walks[p + 1 < panels.count() ? p + 1 : 0].at();
-      const Passes& passes = tile.groups % kAmxGroups == 0 ? by_amx : plain;
-      for (const auto& [i, n, kernel] : passes.all()) {
+      const Passes& passes = amx != nullptr && tile.groups % amx->groups == 0 ? by_amx : plain;
+      for (const auto& [i, n, kernel, again] : passes.all()) {
         if (tokens > kFewTokens) {
           if (!ahead) PrefetchShare(next, sizes.whole_bytes, i, i + n, tokens);
           if (run == sizes.last) {
@@ -230,7 +243,9 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
             for (int64_t r = 0; r < n; ++r) PrefetchOut(to.data + r * to.stride);
           }
         }
-        kernel(tile, run_tokens.From(i), acc[p] + i * kPanel);
+        DotTokens own = run_tokens.From(i - again);
+        own.begin = again, own.end = again + n;
+        kernel(tile, own, acc[p] + (i - again) * kPanel);
       }
     }
   }
@@ -267,6 +282,7 @@ void MultiplyDots(const Panels& panels, const TokenActivations& x, int64_t token
                   const TokenOutputs& out) {
   if (tokens == 0) return;
   const DotKernels& kernels = *panels.w.dots;
+  const SubnormalsAsZeros scope(kernels.flushes);
   if (tokens <= std::min({kFewTokens, kernels.direct.most, kernels.direct_tokens})) {
     return MultiplyFew(panels, x, tokens, out);
   }

@@ -1,6 +1,7 @@
 // Products with panels by instructions that sum several channels at once (CpuWeight::dots).
 #pragma once
 
+#include "cpu/amx.h"
 #include "products/cpu/panel_product.h"
 
 namespace fathom {
@@ -29,6 +30,8 @@ struct DotTokens {
   const float* scales;             // null: 1
   const int32_t* offsets;          // kInt8
   const int32_t* sub_run_offsets;  // kInt8: [kSubRuns] of each
+  // AmxKernels::of_16: those of a register's rows whose sums are wanted.
+  int64_t begin = 0, end = kAmxRows;
 };
 
 // acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [tokens, kPanel].
@@ -41,12 +44,13 @@ struct TokenKernels {
   DotKernel kernels[kMaxDotTokens] = {};
 };
 
-// Kernels of kAmxTokens and of twice as many, of runs of whole multiples of kAmxGroups; between
-// BeginAmx() and EndAmx() (cpu/amx.h).
+// Kernels of as many tokens as BeginAmx() was told, at most kAmxRows, and of twice kAmxRows, before
+// EndAmx() (cpu/amx.h).
 struct AmxKernels {
-  DotKernel of_16, of_32;
+  DotKernel of_16, of_16_ahead, of_32;
+  int64_t groups;        // a run has a whole multiple of these
+  int64_t least_tokens;  // that take less time so than without
 };
-inline constexpr int64_t kAmxTokens = 16, kAmxGroups = 16;
 
 // A format's kernels; the same bits for a token whichever of them it meets.
 struct DotKernels {
@@ -59,8 +63,9 @@ struct DotKernels {
   TokenKernels direct_ahead;
   void (*decode_ahead)(const DotTile& tile, std::byte* to);
   bool fetches_ahead = false;  // whether these are to be used on this machine: fetch_ahead.h
-  // Where HasInt8Amx(): of tiles as this many tokens read them.
+  // Where the CPU has it: of tiles as this many tokens read them.
   const AmxKernels* amx = nullptr;
+  bool flushes = false;  // these take subnormal numbers for zeros
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_tokens.h)
@@ -70,6 +75,7 @@ const DotKernels& DotKernelsBf16(bool split);  // of kBF16 weights
 const DotKernels& DotKernelsFp8(bool split);
 const DotKernels& DotKernelsInt8();
 const AmxKernels& AmxKernelsInt8();
+const AmxKernels& AmxKernelsBf16(bool split);
 const DotKernels& DotKernelsInt4();
 const DotKernels& DotKernelsAvx2(bool int4);
 

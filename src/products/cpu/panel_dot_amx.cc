@@ -34,8 +34,7 @@ constexpr int64_t kStep = kLine / kGroup;                   // groups of channel
 // acc += the sums of 16 tokens and 16 outputs, times their scales.
 inline void Finish(const int32_t (&sums)[kLines][16], __m512 scales, const DotTokens& x,
                    float* acc) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kLines; ++r) {
+  for (int64_t r = x.begin; r < x.end; ++r) {
     float* to = acc + r * kPanel;
     const __m512i sum =
         _mm512_add_epi32(_mm512_load_si512(sums[r]), _mm512_set1_epi32(x.offsets[r]));
@@ -47,7 +46,7 @@ inline void Finish(const int32_t (&sums)[kLines][16], __m512 scales, const DotTo
 
 // Registers: 0 to 3 are sums, [block of tokens][half of the outputs]; 4 and 5 a block's
 // activations; 6 and 7 a half's codes.
-template <int kBlocks>
+template <int kBlocks, bool kAhead>
 void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   alignas(64) int32_t sums[kBlocks][2][kLines][16];
   _tile_zero(0);
@@ -58,6 +57,7 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   }
   for (int64_t g = 0; g < tile.groups; g += kStep) {
     const std::byte *line = tile.w + 2 * g * kLine, *values = x.values + g * kGroup;
+    for (int64_t i = 0; kAhead && i < 2 * kStep; ++i) FetchAhead<kAhead>(line + i * kLine);
     _tile_loadd(6, line, 2 * kLine);
     _tile_loadd(4, values, kScaleTile);
     _tile_dpbsud(0, 4, 6);
@@ -78,7 +78,9 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   const __m512 scales[2] = {_mm512_loadu_ps(tile.scales), _mm512_loadu_ps(tile.scales + 16)};
   for (int block = 0; block < kBlocks; ++block) {
     const DotTokens own = {.scales = x.scales + block * kLines,
-                           .offsets = x.offsets + block * kLines};
+                           .offsets = x.offsets + block * kLines,
+                           .begin = kBlocks == 1 ? x.begin : 0,
+                           .end = kBlocks == 1 ? x.end : kLines};
     float* to = acc + block * kLines * kPanel;
     Finish(sums[block][0], scales[0], own, to);
     Finish(sums[block][1], scales[1], own, to + 16);
@@ -88,8 +90,11 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
 }  // namespace
 
 const AmxKernels& AmxKernelsInt8() {
-  static constexpr AmxKernels kKernels = {.of_16 = Multiply<1>, .of_32 = Multiply<2>};
-  static_assert(kAmxGroups == kStep && kAmxTokens == kLines);
+  static constexpr AmxKernels kKernels = {.of_16 = Multiply<1, false>,
+                                          .of_16_ahead = Multiply<1, true>,
+                                          .of_32 = Multiply<2, false>,
+                                          .groups = kStep,
+                                          .least_tokens = 5};
   return kKernels;
 }
 

@@ -8,9 +8,11 @@
 //   of x accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over
 //   runs expected time: one token: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen
 //   4)
+#include <algorithm>
 #include <bit>
 #include <utility>
 
+#include "cpu/amx.h"
 #include "products/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
@@ -120,6 +122,30 @@ struct Fp8Weights {
   }
 };
 
+// acc[r] += totals[r][half] times their scales.
+template <int kTokens, int kParts>
+inline void AddScaled(const DotTile& tile, const DotTokens& x, const __m512 (&totals)[kTokens][2],
+                      float* acc) {
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    __m512 scale = _mm512_set1_ps(1.0f);
+    if (tile.scales != nullptr) {
+      scale = tile.scale_per_output ? _mm512_loadu_ps(tile.scales + c * 16)
+                                    : _mm512_set1_ps(*tile.scales);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kTokens; ++r) {
+      float* to = acc + r * kPanel + c * 16;
+      __m512 factor = scale;
+      if (kParts == 1 && x.scales != nullptr) {
+        factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
+      }
+      const __m512 term = _mm512_mul_ps(totals[r][c], factor);
+      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), term));
+    }
+  }
+}
+
 // Parts of x are summed apart: twice as many sums hide the instruction's latency of one token.
 template <int kTokens, int kParts, class Weights, bool kAhead>
 void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
@@ -153,25 +179,75 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
       }
     }
   }
-#pragma GCC unroll 2
-  for (int c = 0; c < 2; ++c) {
-    __m512 scale = _mm512_set1_ps(1.0f);
-    if (tile.scales != nullptr) {
-      scale = tile.scale_per_output ? _mm512_loadu_ps(tile.scales + c * 16)
-                                    : _mm512_set1_ps(*tile.scales);
-    }
+  __m512 totals[kTokens][2];
 #pragma GCC unroll 16
-    for (int r = 0; r < kTokens; ++r) {
-      float* to = acc + r * kPanel + c * 16;
-      __m512 total = sum[r][0][c], factor = scale;
-      if constexpr (kParts == 2) {
-        total = _mm512_add_ps(total, sum[r][1][c]);
-      } else if (x.scales != nullptr) {
-        factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
-      }
-      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_mul_ps(total, factor)));
+  for (int r = 0; r < kTokens; ++r) {
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) {
+      totals[r][c] = sum[r][0][c];
+      if constexpr (kParts == 2) totals[r][c] = _mm512_add_ps(totals[r][c], sum[r][1][c]);
     }
   }
+  AddScaled<kTokens, kParts>(tile, x, totals, acc);
+}
+
+// A token as fp32: [kParts][kScaleTile].
+template <int kParts>
+inline void Widen(const DotTokens& x, int64_t channels, float (&to)[kParts][kScaleTile]) {
+  for (int part = 0; part < kParts; ++part) {
+    for (int64_t c = 0; c < channels; c += 16) {
+      const auto* from = reinterpret_cast<const __m256i*>(x.values + part * kPartBytes + c * 2);
+      const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from));
+      _mm512_store_si512(to[part] + c, _mm512_slli_epi32(wide, 16));
+    }
+  }
+}
+
+// One token by the additions of AMX (panel_dot_amx_bf16.cc): within 32 channels even and odd ones
+// apart, then both onto the sum. By fp32's instructions, which do no less than vdpbf16ps on CPUs
+// that have AMX. REQUIRES: SubnormalsAsZeros.
+template <int kParts, class Weights, bool kAhead>
+void MultiplyAsAmx(const DotTile& tile, const DotTokens& x, float* acc) {
+  constexpr int64_t kStep = 32 / kGroup;
+  const Weights weights = Weights::Make();
+  const __m512i odd = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
+  alignas(64) float wide[kParts][kScaleTile];
+  Widen<kParts>(x, tile.groups * kGroup, wide);
+  __m512 total[1][2] = {{_mm512_setzero_ps(), _mm512_setzero_ps()}};
+  for (int64_t step = 0; step < tile.groups; step += kStep) {
+    __m512 sum[kParts][2][2] = {};  // [half][parity]
+    for (int64_t g = step; g < std::min(step + kStep, tile.groups); ++g) {
+      const std::byte* group = tile.w + g * Weights::kGroupBytes;
+      const GroupPairs w[2] = {weights.Half(group, 0), weights.Half(group, 1)};
+#pragma GCC unroll 4
+      for (int64_t line = 0; line < Weights::kGroupBytes; line += kLine) {
+        FetchAhead<kAhead>(group + line);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const int pair = i / 2, half = i % 2;
+        const __m512i both = w[half].pair[pair];
+        const __m512 of_even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+        const __m512 of_odd = _mm512_castsi512_ps(_mm512_and_si512(both, odd));
+#pragma GCC unroll 2
+        for (int part = 0; part < kParts; ++part) {
+          const float* channels = wide[part] + g * kGroup + 2 * pair;
+          auto& sums = sum[part][half];
+          sums[0] = _mm512_fmadd_ps(of_even, _mm512_set1_ps(channels[0]), sums[0]);
+          sums[1] = _mm512_fmadd_ps(of_odd, _mm512_set1_ps(channels[1]), sums[1]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const __m512 both = _mm512_add_ps(sum[part][half][0], sum[part][half][1]);
+        total[0][half] = _mm512_add_ps(total[0][half], both);
+      }
+    }
+  }
+  AddScaled<1, kParts>(tile, x, total, acc);
 }
 
 // As [pairs of channels][kPanel][2] of BF16.
@@ -215,25 +291,51 @@ constexpr DotKernels kFp8Kernels = {.direct = kFp8Tokens<kParts, false>,
                                     .direct_ahead = kFp8Tokens<kParts, true>,
                                     .decode_ahead = DecodeFp8<true>};
 
+// The same beside AMX.
+template <int kParts, class Weights, bool kAhead>
+constexpr TokenKernels kAsAmx = {.most = 1, .kernels = {MultiplyAsAmx<kParts, Weights, kAhead>}};
+template <int kParts>
+DotKernels Bf16KernelsAsAmx() {
+  return {.direct = kAsAmx<kParts, Bf16Weights, false>,
+          .direct_tokens = INT64_MAX,
+          .direct_ahead = kAsAmx<kParts, Bf16Weights, true>,
+          .amx = &AmxKernelsBf16(kParts == 2),
+          .flushes = true};
+}
+template <int kParts>
+DotKernels Fp8KernelsAsAmx() {
+  return {.direct = kAsAmx<kParts, Fp8Weights, false>,
+          .decoded = kAsAmx<kParts, Bf16Weights, false>,
+          .direct_tokens = 1,
+          .decode = DecodeFp8<false>,
+          .direct_ahead = kAsAmx<kParts, Fp8Weights, true>,
+          .decode_ahead = DecodeFp8<true>,
+          .amx = &AmxKernelsBf16(kParts == 2),
+          .flushes = true};
+}
+
+template <int kParts>
+const DotKernels& OfBf16() {
+  constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile * 2, .scale_bytes = 0};
+  static const DotKernels kernels =
+      WithFetchAhead(HasBf16Amx() ? Bf16KernelsAsAmx<kParts>() : kBf16Kernels<kParts>, kRun);
+  return kernels;
+}
+template <int kParts>
+const DotKernels& OfFp8() {
+  constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile, .scale_bytes = 0};
+  static const DotKernels kernels =
+      WithFetchAhead(HasBf16Amx() ? Fp8KernelsAsAmx<kParts>() : kFp8Kernels<kParts>, kRun);
+  return kernels;
+}
+
 }  // namespace
 
 const DotKernels& DotKernelsBf16(bool split) {
-  constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile * 2, .scale_bytes = 0};
-  if (split) {
-    static const DotKernels both = WithFetchAhead(kBf16Kernels<2>, kRun);
-    return both;
-  }
-  static const DotKernels one = WithFetchAhead(kBf16Kernels<1>, kRun);
-  return one;
+  return split ? OfBf16<2>() : OfBf16<1>();
 }
 const DotKernels& DotKernelsFp8(bool split) {
-  constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile, .scale_bytes = 0};
-  if (split) {
-    static const DotKernels both = WithFetchAhead(kFp8Kernels<2>, kRun);
-    return both;
-  }
-  static const DotKernels one = WithFetchAhead(kFp8Kernels<1>, kRun);
-  return one;
+  return split ? OfFp8<2>() : OfFp8<1>();
 }
 
 }  // namespace fathom

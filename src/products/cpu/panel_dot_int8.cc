@@ -188,7 +188,7 @@ constexpr DotKernels kInt4Kernels = {.direct = kInt4Tokens<false>,
                                      .decode_ahead = DecodeInt4<true>};
 
 DotKernels WithAmx(DotKernels kernels) {
-  static_assert(kInt4Kernels.direct_tokens < kAmxTokens);
+  static_assert(kInt4Kernels.direct_tokens < kAmxRows);
   if (HasInt8Amx()) kernels.amx = &AmxKernelsInt8();
   return kernels;
 }
