@@ -123,7 +123,8 @@ FATHOM_TARGET("avx512f,avx512vnni") double DotInt8(int64_t rounds) {
 }
 
 // Four sums hide its latency. Fewer rounds than it is asked for: each takes several times as long.
-FATHOM_AMX double DotInt8Amx(int64_t rounds) {
+template <bool kBf16>
+FATHOM_AMX double DotAmx(int64_t rounds) {
   alignas(64) static const std::byte operand[kAmxRows * kAmxRowBytes] = {};
   rounds /= 16;
   BeginAmx(kAmxRows);
@@ -132,15 +133,23 @@ FATHOM_AMX double DotInt8Amx(int64_t rounds) {
   _tile_zero(2);
   _tile_zero(3);
   _tile_loadd(4, operand, kAmxRowBytes);
-  _tile_loadd(5, operand, kAmxRowBytes);
+  _tile_loadd(6, operand, kAmxRowBytes);
   for (int64_t r = 0; r < rounds; ++r) {
-    _tile_dpbsud(0, 4, 5);
-    _tile_dpbsud(1, 4, 5);
-    _tile_dpbsud(2, 4, 5);
-    _tile_dpbsud(3, 4, 5);
+    if constexpr (kBf16) {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 6);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_dpbf16ps(3, 4, 6);
+    } else {
+      _tile_dpbsud(0, 4, 6);
+      _tile_dpbsud(1, 4, 6);
+      _tile_dpbsud(2, 4, 6);
+      _tile_dpbsud(3, 4, 6);
+    }
   }
   EndAmx();
-  return 2.0 * 4 * kAmxRows * kAmxRowBytes * 16 * static_cast<double>(rounds);
+  constexpr int64_t kChannels = kAmxRowBytes / (kBf16 ? 2 : 1);
+  return 2.0 * 4 * kAmxRows * kChannels * 16 * static_cast<double>(rounds);
 }
 
 // In order: several streams and wider loads read no faster.
@@ -198,9 +207,11 @@ ArithmeticPeaks MeasureArithmeticPeaks(ThreadPool& pool) {
   ArithmeticPeaks peaks;
   peaks.fp32 = Best(pool, WidestFma());
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bf16")) peaks.bf16 = Best(pool, DotBf16);
+  if (__builtin_cpu_supports("avx512bf16")) {
+    peaks.bf16 = Best(pool, HasBf16Amx() ? DotAmx<true> : DotBf16);
+  }
   if (__builtin_cpu_supports("avx512vnni")) {
-    peaks.int8 = Best(pool, HasInt8Amx() ? DotInt8Amx : DotInt8);
+    peaks.int8 = Best(pool, HasInt8Amx() ? DotAmx<false> : DotInt8);
   }
 #endif
   return peaks;
