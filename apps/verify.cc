@@ -42,7 +42,8 @@ double Limit(const VerifyOptions& options, Model& model) {
   // Somewhat more than tiny-r1 shows: its tokens must not be lost, its logits move.
   if (options.quantization == "int4") return 4e-1;
   if (options.quantization == "int8") return 5e-2;
-  if (options.ops.ends_with("-fp8") && model.config().fp8) return 1e-1;
+  // One router that turns moves a prompt by 5e-2; transformers with such activations: 1.2e-1.
+  if (options.ops.ends_with("-fp8") && model.config().fp8) return 1.5e-1;
   const DType latent = model.kv_format().At(KvPart::kLatent).dtype;
   if (latent == DType::kF8E4M3) return 5e-2;
   const bool exact = latent == DType::kF32 && model.runner().ops().activation == DType::kF32 &&
