@@ -173,11 +173,12 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
             LimitInstructions(most == "portable" ? CpuInstructions::kPortable
                               : most == "avx2"   ? CpuInstructions::kAvx2
                               : most == "avx512" ? CpuInstructions::kAvx512
+                              : most == "dots"   ? CpuInstructions::kDots
                                                  : CpuInstructions::kAll);
           },
           "The most that CPU kernels use, to compare or check them: portable, avx2, avx512 "
-          "(without its dot products), all")
-      ->check(CLI::IsMember({"portable", "avx2", "avx512", "all"}))
+          "(without its dot products), dots (without AMX), all")
+      ->check(CLI::IsMember({"portable", "avx2", "avx512", "dots", "all"}))
       ->default_str("all")
       ->group(group);
   command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "base/mmap.h"
+#include "cpu/amx.h"
+#include "cpu/cpu_features.h"
 #include "model/shard.h"
 #include "source_hashes.h"
 
@@ -33,6 +35,16 @@ Result<std::string> ModelFact(const Checkpoint& checkpoint) {
   return HashOf(text);
 }
 
+// Of which a result's bits may depend; other tables compute without.
+std::string_view InstructionsFact(std::string_view ops) {
+  if (!ops.starts_with("cpu")) return "any";
+  if (HasBf16Amx()) return "AMX";
+  if (HasBf16Dot()) return "AVX512_BF16";
+  if (HasInt8Dot()) return "AVX512_VNNI";
+  if (HasAvx512()) return "AVX512";
+  return HasAvx2() ? "AVX2" : "portable";
+}
+
 }  // namespace
 
 std::string HashOf(std::string_view text) {
@@ -50,6 +62,7 @@ Result<HostFacts> FactsOf(const BackendSettings& s, std::string_view ops,
       {"build", fmt::format("{} {}", FATHOM_VERSION, sources)},
       {"model", TRY(ModelFact(checkpoint))},
       {"--ops", std::string(ops)},
+      {"what --cpu-instructions leaves", std::string(InstructionsFact(ops))},
       {"layout", fmt::format("--tp {} --pp {} --dp {}{}{}", layout.tensor, layout.pipeline,
                              layout.data, layout.experts ? " --enable-expert-parallel" : "",
                              layout.bf16_residual ? " --bf16-residual" : "")},

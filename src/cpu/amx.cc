@@ -44,11 +44,11 @@ constexpr Configurations kConfigurations;
 
 bool HasInt8Amx() {
   static const bool may = MayUse(kInt8);
-  return may && HasInt8Dot();
+  return may && AmxAllowed() && HasInt8Dot();
 }
 bool HasBf16Amx() {
   static const bool may = MayUse(kBf16);
-  return may && HasBf16Dot();
+  return may && AmxAllowed() && HasBf16Dot();
 }
 
 FATHOM_AMX void BeginAmx(int64_t rows) {

@@ -5,21 +5,12 @@
 namespace fathom {
 namespace {
 
-bool dots_allowed = true;
-
-// Tests restrict Highway's targets; these follow.
-bool Avx512() {
-#if defined(__x86_64__)
-  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
-#else
-  return false;
-#endif
-}
+CpuInstructions allowed = CpuInstructions::kAll;
 
 }  // namespace
 
 void LimitInstructions(CpuInstructions most) {
-  dots_allowed = most == CpuInstructions::kAll;
+  allowed = most;
 #if defined(__x86_64__)
   // Highway's targets are bits, better ones lower.
   constexpr int64_t kBeyondAvx2 = HWY_AVX2 - 1;
@@ -31,9 +22,13 @@ void LimitInstructions(CpuInstructions most) {
 #endif
 }
 
+bool AmxAllowed() {
+  return allowed == CpuInstructions::kAll;
+}
+
 bool HasBf16Dot() {
 #if defined(__x86_64__)
-  return dots_allowed && Avx512() && __builtin_cpu_supports("avx512bf16") &&
+  return allowed >= CpuInstructions::kDots && HasAvx512() && __builtin_cpu_supports("avx512bf16") &&
          __builtin_cpu_supports("avx512vbmi");
 #else
   return false;
@@ -42,15 +37,24 @@ bool HasBf16Dot() {
 
 bool HasInt8Dot() {
 #if defined(__x86_64__)
-  return dots_allowed && Avx512() && __builtin_cpu_supports("avx512vnni");
+  return allowed >= CpuInstructions::kDots && HasAvx512() && __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif
 }
 
+// Tests restrict Highway's targets; these follow.
 bool HasAvx2() {
 #if defined(__x86_64__)
   return (hwy::SupportedTargets() & HWY_AVX2) != 0;
+#else
+  return false;
+#endif
+}
+
+bool HasAvx512() {
+#if defined(__x86_64__)
+  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
 #else
   return false;
 #endif

@@ -11,10 +11,14 @@ enum class CpuInstructions : uint8_t {
   kPortable,  // what the compiler takes for granted
   kAvx2,
   kAvx512,  // without dot products
+  kDots,    // without AMX
   kAll,
 };
 // For comparisons. Before weights are packed: their layout follows.
 void LimitInstructions(CpuInstructions most);
+
+// Whether AMX may be used where it is: cpu/amx.h.
+bool AmxAllowed();
 
 // AVX512_BF16 with the byte permutations of AVX512_VBMI: products of BF16 pairs summed in fp32.
 bool HasBf16Dot();
@@ -22,5 +26,6 @@ bool HasBf16Dot();
 bool HasInt8Dot();
 // AVX2: products of words summed in pairs.
 bool HasAvx2();
+bool HasAvx512();
 
 }  // namespace fathom

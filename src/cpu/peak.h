@@ -13,7 +13,7 @@ namespace fathom {
 // Absent where the CPU lacks the instruction.
 struct ArithmeticPeaks {
   double fp32 = 0;             // fused multiply-adds; the widest vectors that there are
-  std::optional<double> bf16;  // AVX512_BF16: vdpbf16ps
+  std::optional<double> bf16;  // AMX_BF16: tdpbf16ps; else AVX512_BF16: vdpbf16ps
   std::optional<double> int8;  // AMX_INT8: tdpbsud; else AVX512_VNNI: vpdpbusd
 };
 

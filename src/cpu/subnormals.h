@@ -7,7 +7,8 @@
 
 namespace fathom {
 
-// While it lives, if `on`: what this thread's vector arithmetic reads and what it gives.
+// If `on`, this thread's vector arithmetic reads them as zeros, and gives zeros for them, while it
+// lives.
 class SubnormalsAsZeros {
  public:
   explicit SubnormalsAsZeros(bool on) : on_(on) {

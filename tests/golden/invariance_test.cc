@@ -64,8 +64,8 @@ TEST(Invariance, OfOtherInstructions) {
   std::vector<GenerateRequest> requests = MakeRequests();
   const uint64_t every = kUnderSanitizer ? 16 : 4;
   std::erase_if(requests, [&](const auto& r) { return Raw(r.id) % every != 1; });
-  for (const CpuInstructions most :
-       {CpuInstructions::kAvx512, CpuInstructions::kAvx2, CpuInstructions::kPortable}) {
+  for (const CpuInstructions most : {CpuInstructions::kDots, CpuInstructions::kAvx512,
+                                     CpuInstructions::kAvx2, CpuInstructions::kPortable}) {
     LimitInstructions(most);
     for (const Ops* ops :
          {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized),

@@ -37,10 +37,11 @@ def cases():
     yield "tiny-r1 cpu, FP8 cache", *tiny, ["--ops", "cpu", "--kv-cache-dtype", "fp8"]
     if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text():
         yield "tiny-r1 cpu-bf16", *tiny, ["--ops", "cpu-bf16"]
+        yield "tiny-r1 cpu-bf16 dots", *tiny, ["--ops", "cpu-bf16", "--cpu-instructions", "dots"]
     for quantization in ("int8", "int4"):
         yield f"tiny-r1 cpu {quantization}", *tiny, ["--quantization", quantization]
         yield f"tiny-r1 cpu {quantization} avx2", *tiny, ["--quantization", quantization, "--cpu-instructions", "avx2"]
-    for instructions in ("avx512", "avx2", "portable"):
+    for instructions in ("dots", "avx512", "avx2", "portable"):
         yield f"tiny-r1 cpu {instructions}", *tiny, ["--ops", "cpu", "--cpu-instructions", instructions]
     for ops in ("cpu-fp8", "reference-fp8"):
         yield f"tiny-r1 {ops}", *tiny, ["--ops", ops]

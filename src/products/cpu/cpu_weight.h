@@ -12,8 +12,8 @@ namespace fathom {
 
 struct DotKernels;  // panel_dot.h
 
-// Outputs that a kernel computes side by side, one vector lane each: so every sum is taken in the
-// order of the channels, for one token as for many.
+// Outputs that a kernel computes side by side, one vector lane each: so every sum is taken in one
+// order of channels, for one token as for many.
 inline constexpr int64_t kPanel = 32;
 
 // How the numbers of a panel lie, outermost first:

@@ -56,7 +56,8 @@ void ExpectSameBits(const DotKernels& kernels) {
 
 // Which of them a machine uses is a matter of time: others would meet no test.
 TEST(FetchAhead, ChangesNoBit) {
-  for (const CpuInstructions most : {CpuInstructions::kAvx2, CpuInstructions::kAll}) {
+  for (const CpuInstructions most :
+       {CpuInstructions::kAvx2, CpuInstructions::kDots, CpuInstructions::kAll}) {
     LimitInstructions(most);
     for (const Kind& kind : kKinds) {
       // Null: this CPU lacks the instructions.

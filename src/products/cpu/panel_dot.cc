@@ -1,4 +1,4 @@
-// The loops around the kernels of panel_dot_{bf16,int8,avx2}.cc: runs outermost, so that a run
+// The loops around the kernels of panel_dot_*.cc: runs outermost, so that a run
 // of many tokens is in cache while several panels meet it.
 #include "products/cpu/panel_dot.h"
 
@@ -211,8 +211,10 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
   }
   const RunSizes sizes(w);
   const bool direct = tokens <= kernels.direct_tokens;
+  const bool packed = direct && kernels.decode != nullptr;  // not as AMX reads them
   const AmxKernels* const amx =
-      kernels.amx != nullptr && tokens >= kernels.amx->least_tokens ? kernels.amx : nullptr;
+      kernels.amx != nullptr && tokens >= kernels.amx->least_tokens && !packed ? kernels.amx
+                                                                               : nullptr;
   const bool once = tokens <= (amx != nullptr ? kAmxRows
                                : direct       ? kernels.direct.most
                                               : kernels.decoded.most);
@@ -223,7 +225,7 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
                                           : kernels.direct;
   const auto decode = ahead ? kernels.decode_ahead : kernels.decode;
   const Passes plain(tokens, by_tokens);
-  const Passes by_amx(tokens, amx, ahead);
+  const Passes by_amx(tokens, amx, ahead && direct);
   if (amx != nullptr) BeginAmx(std::min(tokens, kAmxRows));
   for (int64_t run = 0; run <= sizes.last; ++run) {
     run_tokens.Load(x, run, tokens);
@@ -282,7 +284,7 @@ void MultiplyDots(const Panels& panels, const TokenActivations& x, int64_t token
                   const TokenOutputs& out) {
   if (tokens == 0) return;
   const DotKernels& kernels = *panels.w.dots;
-  const SubnormalsAsZeros scope(kernels.flushes);
+  const SubnormalsAsZeros scope(kernels.subnormals_as_zeros);
   if (tokens <= std::min({kFewTokens, kernels.direct.most, kernels.direct_tokens})) {
     return MultiplyFew(panels, x, tokens, out);
   }

@@ -65,7 +65,8 @@ struct DotKernels {
   bool fetches_ahead = false;  // whether these are to be used on this machine: fetch_ahead.h
   // Where the CPU has it: of tiles as this many tokens read them.
   const AmxKernels* amx = nullptr;
-  bool flushes = false;  // these take subnormal numbers for zeros
+  // Called under SubnormalsAsZeros, so that one token has AMX's bits.
+  bool subnormals_as_zeros = false;
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_tokens.h)

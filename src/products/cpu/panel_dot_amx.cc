@@ -1,8 +1,8 @@
 // Products of many tokens' 8-bit activations with 8-bit codes, by AMX: the integers, and so the
 // bits, of panel_dot_int8.cc.
 //   formula:       acc += sx sw (offset + sum over channels of x (code + 128)), in integers
-//   data mapping:  16 tokens x 64 channels times 64 channels x 16 outputs are one instruction; 16
-//                  or 32 tokens meet a run of 32 outputs. Packed codes lie as it wants them
+//   data mapping:  16 tokens x 64 channels times 64 channels x 16 outputs are one instruction; up
+//                  to 16 or 32 tokens meet a run of 32 outputs. Packed codes lie as it wants them
 //   bytes, FLOPs:  each weight byte is read once per 128 tokens; 2 operations per weight and token
 //   accumulator:   int32 within a run (exact), fp32 over runs
 //   expected time: 16 cycles an instruction, 8 for a run of 32 tokens, beside which the sums' way

@@ -153,10 +153,9 @@ TEST(Amx, HasTheBitsOfOneBf16Token) {
 }
 
 // Rows that others have computed already.
-TEST(Amx, LeavesOutRows) {
-  if (!HasBf16Amx()) GTEST_SKIP() << "this CPU has no AMX_BF16";
-  const Bf16Problem run(2, kScaleTile / kGroup, false);
-  for (const DotKernel kernel : {AmxKernelsBf16(true).of_16, AmxKernelsBf16(true).of_16_ahead}) {
+template <class Run>
+void ExpectLeavesOutRows(const AmxKernels& amx, const Run& run) {
+  for (const DotKernel kernel : {amx.of_16, amx.of_16_ahead}) {
     alignas(64) float all[kMost * kPanel] = {}, some[kMost * kPanel] = {};
     DotTokens x = run.From(0);
     BeginAmx(kAmxRows);
@@ -169,6 +168,17 @@ TEST(Amx, LeavesOutRows) {
       ASSERT_EQ(some[i], wanted ? all[i] : 0.0f) << i;
     }
   }
+}
+
+TEST(Amx, LeavesOutRows) {
+  if (HasBf16Amx()) {
+    for (const int parts : {1, 2}) {
+      ExpectLeavesOutRows(AmxKernelsBf16(parts == 2),
+                          Bf16Problem(parts, kScaleTile / kGroup, false));
+    }
+  }
+  if (!HasInt8Amx()) GTEST_SKIP() << "this CPU has no AMX";
+  ExpectLeavesOutRows(AmxKernelsInt8(), Problem(kScaleTile / kGroup));
 }
 
 }  // namespace

@@ -1,13 +1,15 @@
-// Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16.
+// Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16; and of
+// one token beside AMX (MultiplyAsAmx).
 //   formula:       acc += sx sw sum over channels of (high + low) w; an x that is rounded or
 //                  quantised has no low part
 //   data mapping:  16 lanes are outputs, two channels a lane; up to 12 tokens share a pass over a
-//   run
-//                  of 32 outputs; FP8 codes are widened in registers, or into L1 for many tokens
+//                  run of 32 outputs; FP8 codes are widened in registers, or into L1 for many
+//                  tokens
 //   bytes, FLOPs:  each weight byte is read once per 128 tokens; 2 FLOPs a weight, token and part
-//   of x accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over
-//   runs expected time: one token: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen
-//   4)
+//                  of x
+//   accumulator:   fp32 within a run, pair by pair of channels, the parts apart (MultiplyAsAmx: as
+//                  AMX); then over runs
+//   expected time: one token: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen 4)
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -300,7 +302,7 @@ DotKernels Bf16KernelsAsAmx() {
           .direct_tokens = INT64_MAX,
           .direct_ahead = kAsAmx<kParts, Bf16Weights, true>,
           .amx = &AmxKernelsBf16(kParts == 2),
-          .flushes = true};
+          .subnormals_as_zeros = true};
 }
 template <int kParts>
 DotKernels Fp8KernelsAsAmx() {
@@ -311,22 +313,28 @@ DotKernels Fp8KernelsAsAmx() {
           .direct_ahead = kAsAmx<kParts, Fp8Weights, true>,
           .decode_ahead = DecodeFp8<true>,
           .amx = &AmxKernelsBf16(kParts == 2),
-          .flushes = true};
+          .subnormals_as_zeros = true};
 }
 
 template <int kParts>
 const DotKernels& OfBf16() {
   constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile * 2, .scale_bytes = 0};
-  static const DotKernels kernels =
-      WithFetchAhead(HasBf16Amx() ? Bf16KernelsAsAmx<kParts>() : kBf16Kernels<kParts>, kRun);
-  return kernels;
+  if (HasBf16Amx()) {
+    static const DotKernels amx = WithFetchAhead(Bf16KernelsAsAmx<kParts>(), kRun);
+    return amx;
+  }
+  static const DotKernels dots = WithFetchAhead(kBf16Kernels<kParts>, kRun);
+  return dots;
 }
 template <int kParts>
 const DotKernels& OfFp8() {
   constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile, .scale_bytes = 0};
-  static const DotKernels kernels =
-      WithFetchAhead(HasBf16Amx() ? Fp8KernelsAsAmx<kParts>() : kFp8Kernels<kParts>, kRun);
-  return kernels;
+  if (HasBf16Amx()) {
+    static const DotKernels amx = WithFetchAhead(Fp8KernelsAsAmx<kParts>(), kRun);
+    return amx;
+  }
+  static const DotKernels dots = WithFetchAhead(kFp8Kernels<kParts>, kRun);
+  return dots;
 }
 
 }  // namespace

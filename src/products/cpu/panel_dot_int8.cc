@@ -188,24 +188,24 @@ constexpr DotKernels kInt4Kernels = {.direct = kInt4Tokens<false>,
                                      .decode_ahead = DecodeInt4<true>};
 
 DotKernels WithAmx(DotKernels kernels) {
-  static_assert(kInt4Kernels.direct_tokens < kAmxRows);
-  if (HasInt8Amx()) kernels.amx = &AmxKernelsInt8();
+  kernels.amx = &AmxKernelsInt8();
   return kernels;
 }
 
 }  // namespace
 
 const DotKernels& DotKernelsInt8() {
-  static const DotKernels kernels =
-      WithFetchAhead(WithAmx(kInt8Kernels),
-                     {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
-  return kernels;
+  static const DotKernels dots = WithFetchAhead(
+      kInt8Kernels, {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
+  static const DotKernels amx = WithAmx(dots);
+  return HasInt8Amx() ? amx : dots;
 }
 const DotKernels& DotKernelsInt4() {
-  static const DotKernels kernels = WithFetchAhead(
-      WithAmx(kInt4Kernels), {.bytes = kScaleBytes + kMultiplierBytes + kPanel * kScaleTile / 2,
-                              .scale_bytes = kScaleBytes});
-  return kernels;
+  static const DotKernels dots = WithFetchAhead(
+      kInt4Kernels, {.bytes = kScaleBytes + kMultiplierBytes + kPanel * kScaleTile / 2,
+                     .scale_bytes = kScaleBytes});
+  static const DotKernels amx = WithAmx(dots);
+  return HasInt8Amx() ? amx : dots;
 }
 
 }  // namespace fathom

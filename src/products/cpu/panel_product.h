@@ -81,9 +81,9 @@ struct TokenOutputs {
 };
 
 // out[i] = x[i] . w[matrix] for i in [0, tokens) and the outputs of `panels`. Every sum is taken
-// run by run, within a run in ascending order of channels (of pairs of them, or in integers, if
-// w.dots); then out += sum * (activation scale * weight scale). Neither `tokens` nor the panels
-// asked for change a bit of it.
+// run by run, within a run in ascending order of channels (if w.dots: of pairs of them, in
+// integers, or with AMX even and odd ones of 32 apart); then out += sum * (activation scale *
+// weight scale). Neither `tokens` nor the panels asked for change a bit of it.
 void MultiplyPanels(const Panels& panels, const TokenActivations& x, int64_t tokens,
                     const TokenOutputs& out);
 
