@@ -45,10 +45,8 @@ struct BackendSettings {
 inline constexpr char kBackendHelp[] =
     "cpu, cuda: FP8 weights meet activations as they are; cpu-bf16: activations and KV cache in "
     "BF16, on CPUs with AVX512_BF16, faster for prompts and, without AMX, many requests; cpu-fp8, "
-    "cuda-fp8: activations "
-    "quantised to FP8; "
-    "cuda-portable, cuda-portable-fp8: without kernels made for one GPU; reference, "
-    "reference-fp8: plain fp32 on one thread, slow";
+    "cuda-fp8: activations quantised to FP8; cuda-portable, cuda-portable-fp8: without kernels "
+    "made for one GPU; reference, reference-fp8: plain fp32 on one thread, slow";
 inline constexpr char kDeviceHelp[] =
     "Where the model runs: cpu or cuda, which without --ops means --ops cuda-fp8 on Hopper GPUs "
     "(H100, H200) and --ops cuda on others";

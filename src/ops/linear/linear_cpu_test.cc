@@ -146,13 +146,13 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Source w(dtype, 200, 392, 0, 0, 1);
     const WeightSource source{{w.tensor}};
-    constexpr int64_t kTokens = 600;  // more than kTileTokens, more than a chunk
-    const std::vector<float> x = Normals(kTokens * 392, 3);
+    constexpr int64_t kTokens = 650;  // more than kTileTokens, more than a chunk
+    std::vector<float> x = Normals(kTokens * 392, 3);
+    for (size_t i = 500 * 392; i < x.size(); ++i) x[i] *= 1e-38f;  // of subnormal products
     for (const Ops* ops : kTables) {
       const std::vector<float> all = Product(*ops, 3, source, x, kTokens);
       for (const int64_t t : {0, 1, 13, 127, 128, 255, 511, 512, 599}) {
         for (const int64_t n : {1, 2, 5, 17, 31, 47}) {
-          if (t + n > kTokens) continue;
           const std::vector<float> some(x.begin() + t * 392, x.begin() + (t + n) * 392);
           EXPECT_TRUE(SameBits(Product(*ops, 1, source, some, n),
                                {all.begin() + t * 200, all.begin() + (t + n) * 200}))
