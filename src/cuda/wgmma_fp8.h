@@ -1,5 +1,5 @@
-// wgmma with E4M3 operands and fp32 accumulators: D[64, N] += A[64, 32] B[N, 32]^T, both operands
-// in shared memory with K innermost, tile rows of 128 bytes (wgmma_bf16.h, WgmmaOperand: the next
+// wgmma with E4M3 operands and fp32 accumulators: D[64, N] += A[64, 32] B[N, 32]^T, operands in
+// shared memory with K innermost, tile rows of 128 bytes (wgmma_bf16.h, WgmmaOperand: the next
 // 32 of K are 32 bytes, 2 of the operand, further). PTX ISA 9.0, "wgmma.mma_async". For sm_90a.
 //
 // Order of use and layout of accumulators: as in wgmma_bf16.h. The tensor core adds the 32 products
@@ -78,6 +78,31 @@ __device__ __forceinline__ void WgmmaE4M3(float (&d)[96], uint32_t a, uint32_t b
       : FATHOM_D16(0), FATHOM_D16(16), FATHOM_D16(32), FATHOM_D16(48), FATHOM_D16(64),
         FATHOM_D16(80)
       : "l"(WgmmaDescriptor(a)), "l"(WgmmaDescriptor(b)), "r"(static_cast<int>(accumulate)));
+}
+
+// A in registers: a[0], a[1] are columns 4(t%4) + 0 to 3 of tile row 16w + t/4 and of tile row + 8
+// of thread t of warp w; a[2], a[3] the same, columns + 16.
+__device__ __forceinline__ void WgmmaE4M3(float (&d)[8], const uint32_t (&a)[4], uint32_t b,
+                                          bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7"
+      "}, {%8, %9, %10, %11}, %12, p, 1, 1;\n}\n"
+      : FATHOM_D4(0), FATHOM_D4(4)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(WgmmaDescriptor(b)),
+        "r"(static_cast<int>(accumulate)));
+}
+__device__ __forceinline__ void WgmmaE4M3(float (&d)[16], const uint32_t (&a)[4], uint32_t b,
+                                          bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n}\n"
+      : FATHOM_D16(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(WgmmaDescriptor(b)),
+        "r"(static_cast<int>(accumulate)));
 }
 
 #undef FATHOM_D16

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -71,7 +70,6 @@ struct ByColumn {
   }
 
   // Rounds weights and leaves them as [column][64 positions], swizzled, for a product.
-  template <bool kHalf>
   static __device__ void StoreWeights(uint32_t to, const float (&weights)[kProduct]) {
     // Matrix i of four: columns 8 (i / 2) and up, positions 16 warp + 8 (i % 2) and up; transposed.
     const int lane = Lane(), tile_row = lane / 16 * 8 + lane % 8;
@@ -83,8 +81,8 @@ struct ByColumn {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* pair = weights + 8 * j + 2 * i;
-        packed[i] = kHalf ? Bits(__floats2half2_rn(pair[0], pair[1]))
-                          : Bits(__floats2bfloat162_rn(pair[0], pair[1]));
+        const __nv_bfloat162 two = __floats2bfloat162_rn(pair[0], pair[1]);
+        packed[i] = *reinterpret_cast<const uint32_t*>(&two);
       }
       asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                        address + j * 16 * 128),
@@ -96,10 +94,6 @@ struct ByColumn {
  private:
   static __device__ int Lane() {
     return static_cast<int>(threadIdx.x % 32);
-  }
-  template <class Two>
-  static __device__ uint32_t Bits(const Two& two) {
-    return *reinterpret_cast<const uint32_t*>(&two);
   }
 };
 

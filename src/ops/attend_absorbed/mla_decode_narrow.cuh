@@ -75,7 +75,6 @@ class NarrowConsumer {
   static constexpr int kOwnColumns = By::kOwn;
   static constexpr int kProduct = By::kProduct;
   static constexpr int kValues = 4 * kProduct;  // of a result
-  using Pipeline = CodePipeline<kTokens == 1 ? 4 : 1, 2>;
 
   // Whether the item has this token of its columns'.
   __device__ bool Has(int token) const {
@@ -142,10 +141,6 @@ class NarrowConsumer {
   }
   __device__ void AwaitTile(int tile, int half) {
     s_.full[phase_.Buffer(tile)][half].Wait(phase_.Parity(tile));
-  }
-  // Codes: group 1 may still add the even tile when group 0 has the next one's weights.
-  __device__ uint8_t* Weights(int tile) {
-    return s_.weights[kFp8 ? Turn() : 0][tile];
   }
   // Parity of the group of positions.
   __device__ uint32_t Turn() const {
@@ -237,8 +232,8 @@ class NarrowConsumer {
     for (int warp = 1; warp < 4; ++warp) best = fmaxf(best, s_.best[kGroup][warp][place]);
     RunningMax max;
     if (before != nullptr) max.value = before[place];
-    const float scale = max.Next(kFp8 ? best : __fmul_rn(best, scale_log2_));
-    s_.base[kGroup][warp_][place] = kFp8 ? __fsub_rn(max.base(), kHalfBits) : max.base();
+    const float scale = kFp8 ? max.Next(best, /*slack=*/0) : max.Next(__fmul_rn(best, scale_log2_));
+    s_.base[kGroup][warp_][place] = kFp8 ? __fsub_rn(max.base(), kCodeBits) : max.base();
     if (warp_ == 0) columns.max[place] = max.value, columns.scale[place] = scale;
     __syncwarp();
     float values[kOwnColumns];
@@ -251,7 +246,11 @@ class NarrowConsumer {
       values[c + 2] = TakeWeights(c + 2, of.z);
       values[c + 3] = TakeWeights(c + 3, of.w);
     }
-    By::template StoreWeights<kFp8>(SharedAddress(Weights(kGroup)), scores_);
+    if constexpr (kFp8) {
+      StoreWeightCodes<kColumns>(SharedAddress(s_.weights[Turn()]), kGroup, scores_);
+    } else {
+      By::StoreWeights(SharedAddress(s_.weights[0][kGroup]), scores_);
+    }
     FenceAsyncShared();
     By::ReduceSum(values);
     columns.sum[warp_][place] = values[0];
@@ -291,7 +290,7 @@ class NarrowConsumer {
   __device__ void AddTile(int tile) {
     if constexpr (kFp8) return AddCodes(tile);
     const uint32_t values = WgmmaOperand(SharedAddress(Chunk(tile, 4 * kGroup)), kTileChunkBytes);
-    const uint32_t weights = WgmmaOperand(SharedAddress(Weights(tile)));
+    const uint32_t weights = WgmmaOperand(SharedAddress(s_.weights[0][tile]));
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

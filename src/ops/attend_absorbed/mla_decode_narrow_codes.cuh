@@ -10,28 +10,26 @@ namespace fathom::mla {
   __device__ __forceinline__ void NarrowConsumer<kGroup, kFp8, kTokens>
 
 NARROW_CONSUMER::PrepareQuery() {
-  constexpr int kThreadsOfColumn = 8;
+  constexpr int kThreadsOfColumn = 256 / kColumns;
   const int column = (kGroup * 128 + thread_) / kThreadsOfColumn, part = thread_ % kThreadsOfColumn;
-  if (column < kColumns) {
-    const float inverse =
-        PrepareQueryColumn<kThreadsOfColumn>(s_.query[0], kTokens * kHeadChunkBytes, column, part);
-    if (part == 0) s_.query_factor[By::PlaceOf(column)] = __fmul_rn(scale_log2_, inverse);
-    FenceAsyncShared();
-  }
+  const float inverse =
+      PrepareQueryColumn<kThreadsOfColumn>(s_.query[0], kTokens * kHeadChunkBytes, column, part);
+  if (part == 0) s_.query_factor[By::PlaceOf(column)] = __fmul_rn(scale_log2_, inverse);
+  FenceAsyncShared();
   NamedBarrierSync(kNarrowQuery, 256);
 }
 
 NARROW_CONSUMER::ScoreCodes(int32_t seen) {
   AwaitTile(kGroup, 0);
   scales_.Load(s_.scales[phase_.Buffer(kGroup)], seen);
-  mla::ScoreCodes<kColumns, Pipeline>(scores_, scales_, SharedAddress(Chunk(kGroup, 0)),
-                                      s_.query[0], [this] { AwaitTile(kGroup, 1); });
+  mla::ScoreCodes<kColumns>(scores_, scales_, SharedAddress(Chunk(kGroup, 0)), s_.query[0],
+                            [this] { AwaitTile(kGroup, 1); });
   scales_.Finish<kColumns>(scores_, By::Own(s_.query_factor));
 }
 
 NARROW_CONSUMER::AddCodes(int tile) {
-  mla::AddCodes<kColumns, Pipeline>(out_, SharedAddress(Chunk(tile, kCodeChunks / 2 * kGroup)),
-                                    Weights(tile), /*add=*/tile > 0);
+  mla::AddCodes<kColumns>(out_, SharedAddress(Chunk(tile, kCodeChunks / 2 * kGroup)),
+                          SharedAddress(s_.weights[Turn()]), tile);
 }
 
 #undef NARROW_CONSUMER

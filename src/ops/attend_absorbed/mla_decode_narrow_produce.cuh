@@ -73,7 +73,8 @@ struct NarrowShared {
   alignas(1024) uint8_t tiles[std::max(NarrowTiles<false>::kBytes, NarrowTiles<true>::kBytes)];
   // Chunks of one token's heads, 2048 bytes each, or of two tokens', 4096 bytes.
   uint8_t query[kNarrowChunks][2 * kHeadChunkBytes];
-  // [parity of the group of positions, of codes; else 0][tile][column][64 positions]
+  // BF16: [0][tile][column][64 positions]. FP8, by parity of the group of positions, as group 1 may
+  // still add the even tile when group 0 has the next one's weights: see StoreWeightCodes.
   uint8_t weights[2][2][2 * kHeadChunkBytes];
   // [tile][warp]: greatest scores; and for that warp alone, what weights are relative to.
   alignas(16) float best[2][4][kNarrowColumns], base[2][4][kNarrowColumns];

@@ -21,9 +21,9 @@ struct RunningMax {
   float value = -INFINITY;
 
   // Takes in the greatest score of the next tile. What earlier sums shrink by.
-  __device__ __forceinline__ float Next(float best) {
+  __device__ __forceinline__ float Next(float best, float slack = kSlack) {
     const float before = value;
-    if (best > __fadd_rn(before, kSlack)) value = best;
+    if (best > __fadd_rn(before, slack)) value = best;
     return Exp2(__fsub_rn(before, base()));
   }
   // What weights are relative to: nothing seen yet, all of them are 0.
