@@ -164,13 +164,14 @@ def of_attention():
         yield (page, f"| {heads}, {rows} of {what} | {blanks} | {blanks} |",
                [of(form, context, count) for form in ("", "step, ") for context in contexts for count in tokens])
     cached = lambda case: digits(kernel("mla_decode_fp8", case))
-    for heads, rows, contexts, splits in ((16, 128, (4096, 1024), (512, 512)), (16, 32, (4096, 1024), (512, 512)),
-                                          (16, 4, (4096, 1024), (512, 512)), (16, 8, (32768,), (512, 512)),
-                                          (64, 128, (4096,), (1024, 1024))):
+    for heads, rows, contexts, splits in (*((16, rows, (1024, 4096, 8192), (512, 512)) for rows in (1, 4, 32, 128)),
+                                          (16, 8, (32768,), (512, 512)), (64, 128, (4096,), (1024, 1024))):
         name = f"{heads} heads, {rows} row{'s' if rows > 1 else ''} of {' / '.join(map(str, contexts))}"
         yield ("docs/design/fp8-cache.md", f"| {name} | {' / '.join('{}' for _ in contexts)} | {' / '.join('{}' for _ in contexts)} |",
                [cached(f"{kind}heads {heads}, rows {rows}, context {context}, tokens 1, split {split}")
                 for kind, split in zip(("FP8, ", ""), splits) for context in contexts])
+    yield ("docs/design/fp8-cache.md", "| 16 heads, 128 rows of 4096 with 2 / 4 tokens | {} / {} | {} / {} |",
+           [cached(f"{kind}heads 16, rows 128, context 4096, tokens {count}, split 512") for kind in ("FP8, ", "") for count in (2, 4)])
     for rows in (1, 4, 8, 32, 128):
         yield ("docs/design/fp8-cache.md",
                f"| 128 heads, {rows} row{'s' if rows > 1 else ''} of 1024 / 4096 / 8192 | {{}} / {{}} / {{}} | {{}} / {{}} / {{}} |",

@@ -202,7 +202,7 @@ class Recorder:
             tests, left_out, _ = SANITIZED[check]
             return self.run(f"{check} {shard + 1} of {SHARDS}", [
                 tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_test", "--gtest_brief=1",
-                f"--gtest_filter={tests}-CudaCallsTest*:{left_out}"], 240, environment={
+                f"--gtest_filter={tests}-CudaCallsTest*:{left_out}"], 300, environment={
                     "GTEST_TOTAL_SHARDS": str(SHARDS), "GTEST_SHARD_INDEX": str(shard)})
 
         jobs = [(check, shard) for check in SANITIZED for shard in range(SHARDS)]
