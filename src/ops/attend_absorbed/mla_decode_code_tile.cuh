@@ -21,7 +21,7 @@ inline constexpr int kCodeChunks = kLatent / 128;
 inline constexpr int kCodeChunkBytes = 8192;
 
 // Weights are multiplied by 2 to this. The greatest of a group of positions is then 2^8 (an E4M3
-// number is at most 448), and one of 2^-19 of it is lost. It falls out of the quotient.
+// number is at most 448), and one of 2^-18 of it or less is lost. It falls out of the quotient.
 inline constexpr float kCodeBits = 8;
 
 // The scales of a thread's two tile rows of scores: powers of two.
@@ -71,7 +71,7 @@ struct PositionScales {
 };
 
 // Two numbers as two E4M3 codes each: the nearest, and kFactor times what it leaves, in which
-// numbers down to 2^-10 / kFactor are not lost.
+// numbers above 2^-10 / kFactor are not lost.
 template <int kFactor>
 __device__ __forceinline__ void SplitTwo(float low, float high, uint32_t& first, uint32_t& second) {
   first = TwoCodes(low, high);
@@ -87,8 +87,8 @@ __device__ __forceinline__ void SplitTwo(float low, float high, uint32_t& first,
 // The first numbers of 128 channels then lie where the even chunk's column was, the second ones in
 // the odd one's: chunks of 128 channels with twice the columns. The column is multiplied by the
 // power of two that brings its greatest magnitude to 2^7 and up, so that nothing of weight is lost,
-// its rotated channels, too, which stay BF16. One over that power. A column with an infinity
-// becomes NaN.
+// its rotated channels, too, which stay BF16. One over that power (of 2^127: 0, as all channels are
+// next to it then). A column with an infinity becomes NaN.
 template <int kThreads>
 __device__ __forceinline__ float PrepareQueryColumn(uint8_t* query, int chunk_bytes, int column,
                                                     int part) {
@@ -151,8 +151,8 @@ __device__ __forceinline__ float PrepareQueryColumn(uint8_t* query, int chunk_by
   return __uint_as_float((254 - exponent) << 23);
 }
 
-// scores = K Q^T of a tile, times the positions' scales: products of codes with both numbers of a
-// query, 256 channels in a sum as the tensor core adds with 14 bits, and of the rotated channels.
+// scores = scale x (codes' products with both numbers of a query, 256 channels a sum, as the tensor
+// core keeps 14 bits) + rotated channels' products, of a tile.
 // `tile`, its codes and behind them its rotated keys; `await_second`: waits for its other half.
 template <int kColumns, class Await>
 __device__ __forceinline__ void ScoreCodes(float (&scores)[kColumns / 2],
@@ -203,7 +203,7 @@ __device__ __forceinline__ int ChannelOfTileRow(int warp, int chunk, int row, in
 }
 __device__ __forceinline__ uint32_t ValueCodesAddress(uint32_t tile) {
   int lane = static_cast<int>(threadIdx.x % 32), warp = threadIdx.x % 128 / 32;
-  asm volatile("" : "+r"(lane), "+r"(warp));
+  asm volatile("" : "+r"(lane), "+r"(warp));  // the compiler must not keep what follows
   return tile + warp / 2 * kCodeChunkBytes + lane * 128 + ((warp % 2 * 4) ^ (lane % 8)) * 16;
 }
 __device__ __forceinline__ void LoadValueCodes(uint32_t address, int chunk, int half,
@@ -254,7 +254,7 @@ __device__ __forceinline__ void StoreWeightCodes(uint32_t to, int tile,
 }
 
 // sums (+)= values x weights of 256 channels of tile 0 or 1 of a group, whose first chunk of codes
-// is `codes`. A group is as much as the tensor core's 14 bits may add up.
+// is `codes`. It waits for all. The tensor core keeps 14 bits: a chain ends with the group.
 template <int kColumns>
 __device__ __forceinline__ void AddCodes(float (&sums)[4][kColumns / 2], uint32_t codes,
                                          uint32_t weights, int tile) {

@@ -2,9 +2,9 @@
 // latent. Tiles of 64 positions are M of wgmma, 16 heads of one or two tokens N; a token is worked
 // on by one block where there are many tokens, by many where there are few.
 // Bytes: 1152 a cached position (FP8: 644); operations: 2176 a position and head.
-// fp32 accumulators, with an FP8 cache of E4M3 products' 14 bits within a tile's scores and a
-// group's sums; weights are rounded to BF16, with an FP8 cache to two E4M3 numbers; groups of
-// positions are merged in fp32.
+// Accumulators are fp32; with an FP8 cache E4M3 products keep 14 bits over 256 channels of a score
+// and over a group of values. Weights are rounded to BF16, with an FP8 cache to two E4M3 numbers;
+// groups of positions are merged in fp32.
 // Builds on flash decoding (parts of a context for many blocks, merged by another kernel) and on
 // FlashMLA's published notes (two warpgroups take turns).
 // Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla-decode.md.

@@ -270,8 +270,8 @@ class NarrowConsumer {
     return __fadd_rn(Low(c), High(c));
   }
 
-  // The even tile's sums, relative to the maxima after the odd one. Most tiles leave all maxima as
-  // they are: multiplying by 1 is left out.
+  // The even tile's sums, relative to the maxima after the odd one. In BF16 most tiles leave all
+  // maxima as they are: multiplying by 1 is left out.
   __device__ void Rescale() {
     const float* from = By::Own(s_.column[Turn()][1].scale);
     float scale[kOwnColumns];
@@ -286,7 +286,7 @@ class NarrowConsumer {
     for (int i = 0; i < kValues; ++i) out_[i / kProduct][i % kProduct] *= scale[By::Of(i)];
   }
 
-  // out_ (+)= weights x values of a tile, of this group's values; without waiting.
+  // out_ (+)= weights x values of a tile, of this group's values; without waiting, but for codes.
   __device__ void AddTile(int tile) {
     if constexpr (kFp8) return AddCodes(tile);
     const uint32_t values = WgmmaOperand(SharedAddress(Chunk(tile, 4 * kGroup)), kTileChunkBytes);

@@ -16,7 +16,7 @@ NARROW_CONSUMER::PrepareQuery() {
       PrepareQueryColumn<kThreadsOfColumn>(s_.query[0], kTokens * kHeadChunkBytes, column, part);
   if (part == 0) s_.query_factor[By::PlaceOf(column)] = __fmul_rn(scale_log2_, inverse);
   FenceAsyncShared();
-  NamedBarrierSync(kNarrowQuery, 256);
+  NamedBarrierSync(kNarrowQuery, 256);  // it also parts the weights of two items
 }
 
 NARROW_CONSUMER::ScoreCodes(int32_t seen) {
