@@ -88,7 +88,7 @@ __device__ __forceinline__ void SplitTwo(float low, float high, uint32_t& first,
 // the odd one's: chunks of 128 channels with twice the columns. The column is multiplied by the
 // power of two that brings its greatest magnitude to 2^7 and up, so that nothing of weight is lost,
 // its rotated channels, too, which stay BF16. One over that power (of 2^127: 0, as all channels are
-// next to it then). A column with an infinity becomes NaN.
+// next to 0 then). A column with an infinity becomes NaN.
 template <int kThreads>
 __device__ __forceinline__ float PrepareQueryColumn(uint8_t* query, int chunk_bytes, int column,
                                                     int part) {
