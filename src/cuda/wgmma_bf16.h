@@ -114,6 +114,7 @@ struct WgmmaF16;
     }                                                                                             \
   };
 
+#define FATHOM_O8 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define FATHOM_O16 FATHOM_D8(0)
 #define FATHOM_O32 FATHOM_D8(0), FATHOM_D8(8)
 #define FATHOM_O64 FATHOM_D32(0)
@@ -133,6 +134,8 @@ struct WgmmaF16;
                "39")
 FATHOM_WGMMA_FEW(WgmmaF16, "f16")
 FATHOM_WGMMA_FEW(WgmmaBf16, "bf16")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 8, "%0, %1, %2, %3", FATHOM_O8, "4", "5", "6", "7", "8", "9", "10",
+             "11")
 FATHOM_WGMMA(WgmmaBf16, "bf16", 128, FATHOM_S128, FATHOM_O128, "64", "65", "66", "67", "68", "69",
              "70", "71")
 FATHOM_WGMMA(WgmmaBf16, "bf16", 144, FATHOM_S144, FATHOM_O144, "72", "73", "74", "75", "76", "77",
@@ -148,6 +151,7 @@ FATHOM_WGMMA(WgmmaBf16, "bf16", 256, FATHOM_S256, FATHOM_O256, "128", "129", "13
 #undef FATHOM_R0_16
 #undef FATHOM_D8
 #undef FATHOM_D32
+#undef FATHOM_O8
 #undef FATHOM_O16
 #undef FATHOM_O32
 #undef FATHOM_O64

@@ -49,8 +49,8 @@ struct Bf16ProductParams {
   // For Hopper's kernels: `counts` and `begins` were there before the launch in front began: they
   // are read before that has ended.
   bool counts_early = false;
-  // It lets the next launch begin once it has waited itself, as all but Hopper's for few tokens
-  // always do: one behind it may read early what was there before this one.
+  // It lets the next launch begin once it has waited itself, as all but those of Hopper for few
+  // tokens always do: one behind it may read early what was there before this one.
   bool wait_first = false;
 };
 
