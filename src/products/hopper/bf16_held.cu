@@ -1,9 +1,8 @@
 // BF16 products of few tokens on Hopper whose weights all blocks' shared memory holds at once.
 //   formula:       y[t] = x[t] W^T, dense or per head
-//   data mapping:  a block per 32 outputs: half of wgmma's 64 tile rows, whose other half
-//   multiplies
-//                  what lies behind; tokens are its 8 columns. All weights are asked for by TMA
-//                  before the kernels before have ended; then all of x
+//   data mapping:  a block per 32 outputs: half of wgmma's 64 tile rows, while the other half
+//                  multiplies what lies behind; tokens are its 8 columns. All weights are asked
+//                  for by TMA before the kernels before have ended; then all of x
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and token
 //   accumulator:   fp32 in the tensor core, in ascending order: the sums of bf16_gemm_kernel.cuh
 //   builds on:     wgmma's chains, which take 20 cycles a product where those of mma.sync take 33
