@@ -302,17 +302,20 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "Share pages of generated tokens too, so that a talk's next turn finds its last "
                 "answer: then an answer's last bits depend on what was found")
       ->group(group);
-  command
-      .add_option("--speculative-config", s.speculative_config,
-                  "Guess tokens ahead and verify them together, without changing a bit of the "
-                  "answer: method mtp, the default of models that have a draft layer, asks that "
-                  "layer; '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}', with "
-                  "prompt_lookup_min and prompt_lookup_max, guesses that the text repeats itself. "
-                  "Without num_speculative_tokens there are up to 3, as many as pay")
-      ->type_name("JSON")
-      ->group(group);
+  CLI::Option* const speculative_config =
+      command
+          .add_option(
+              "--speculative-config", s.speculative_config,
+              "Guess tokens ahead and verify them together, without changing a bit of the "
+              "answer: method mtp, the default of models that have a draft layer, asks that "
+              "layer; '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}', with "
+              "prompt_lookup_min and prompt_lookup_max, guesses that the text repeats itself. "
+              "Without num_speculative_tokens there are up to 3, as many as pay")
+          ->type_name("JSON")
+          ->group(group);
   command
       .add_flag("--no-speculation", s.no_speculation, "No drafts: a draft layer is not even read")
+      ->excludes(speculative_config)
       ->group(group);
   command
       .add_flag("--batch-invariance,!--no-batch-invariance", s.batch_invariant,

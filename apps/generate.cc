@@ -24,6 +24,7 @@
 #include "server/request_stream.h"
 #include "server/text_stream.h"
 #include "taken_flags.h"
+#include "tokenizer/utf8.h"
 #include "usage.h"
 
 namespace fathom {
@@ -224,6 +225,7 @@ Status Conversation::Ask(const std::string& text) {
 }
 
 Status Conversation::Answer(const std::string& text) {
+  TRY(CheckUtf8(text));  // what is tokenised is longer, and so is the place in it
   OutputParserOptions parser;
   std::vector<TokenId> prompt = TRY(Encode(text, &parser));
   if (prompt.empty()) return InvalidArgument("the prompt is empty");
@@ -300,7 +302,7 @@ void AddGenerate(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 1 << 30));
   const char* group = "Sampling (otherwise the model's generation_config.json)";
   command->add_option("--temperature", options->temperature, "0: always the likeliest token")
-      ->check(Between(0, 2))
+      ->check(Between(0, 1000))
       ->group(group);
   command->add_option("--top-p", options->top_p, "The likeliest tokens that make up this share")
       ->check(Between(1e-6, 1))

@@ -358,7 +358,10 @@ void AddInspect(CLI::App& app, int& exit_code) {
   auto* command = app.add_subcommand(
       "inspect", "Say what a checkpoint is, and list what is wrong with it, without loading it.");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("model", options->model, "A Hugging Face folder")->required();
+  command
+      ->add_option("model", options->model,
+                   "A Hugging Face folder or the hub id of one in its cache")
+      ->required();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--tensors", options->tensors, "List every tensor");
   AddLayoutFlags(*command, &options->layout, "Say what each rank gets");

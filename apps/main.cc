@@ -1,11 +1,13 @@
 // fathom: one binary, a subcommand per file.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -63,6 +65,14 @@ class HelpFormatter final : public CLI::Formatter {
   }
 };
 
+// What was printed may not have gone anywhere: a full disk, a pipe that nobody reads.
+int CheckPrinted(int exit_code) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
+  std::cerr << "fathom: the output could not be written whole\n";
+  return exit_code == 0 ? 1 : exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,7 +103,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(std::move(line->arguments));
   } catch (const CLI::ParseError& error) {
-    return fathom::ExplainParse(app, error, line->sources);
+    exit_code = fathom::ExplainParse(app, error, line->sources);
+  } catch (const std::system_error& error) {  // fmt's, of a write that failed
+    std::cerr << "fathom: " << error.what() << "\n";
+    return 1;
   }
-  return exit_code;
+  return CheckPrinted(exit_code);
 }

@@ -32,19 +32,29 @@ std::string TextOf(const MemoryNeed& need) {
                      need.remark.empty() ? "" : fmt::format(" ({})", need.remark));
 }
 
-// "--a, --b or --c": what lowers the largest items first, then what lowers the cache.
+// "--a, --b or --c": what lowers the largest items first, then what lowers a cache whose size was
+// not given.
 std::string FlagsThatLower(const MemoryNeeds& needs) {
   std::vector<MemoryNeed> items = needs.items;
+  if (needs.kv_cache_bytes > 0) {
+    items.push_back({.name = "KV cache",
+                     .bytes = static_cast<size_t>(needs.kv_cache_bytes),
+                     .lowered_by = "--kv-cache-memory-bytes"});
+  }
   std::stable_sort(items.begin(), items.end(), [](const MemoryNeed& a, const MemoryNeed& b) {
     return a.bytes.value_or(0) > b.bytes.value_or(0);
   });
-  items.push_back({.name = "KV cache", .lowered_by = "--max-model-len"});
+  for (const char* flag : {"--max-model-len", "--kv-cache-memory-bytes"}) {
+    items.push_back({.name = "KV cache", .lowered_by = flag});
+  }
   std::vector<std::string> flags;
   for (const MemoryNeed& item : items) {
     const bool known = std::find(flags.begin(), flags.end(), item.lowered_by) != flags.end();
     if (!item.lowered_by.empty() && !known) flags.push_back(item.lowered_by);
   }
-  return fmt::format("{} or --kv-cache-memory-bytes", fmt::join(flags, ", "));
+  const std::string last = flags.back();
+  flags.pop_back();
+  return fmt::format("{} or {}", fmt::join(flags, ", "), last);
 }
 
 }  // namespace

@@ -77,6 +77,12 @@ TEST(MemoryPlan, RefusesWhatTheMachineHasNot) {
                          "--kv-cache-memory-bytes, or"),
             std::string::npos)
       << message;
+  needs.kv_cache_bytes = int64_t{500} << 30;  // that was asked for, and is the most
+  const std::string cache = PlanMemory(needs).status().message();
+  EXPECT_NE(cache.find("Lower --kv-cache-memory-bytes, --max-num-batched-tokens, --max-num-seqs or "
+                       "--max-model-len, or"),
+            std::string::npos)
+      << cache;
 }
 
 // Whoever plans for ranks adds what they need; it counts, and stands in the plan.

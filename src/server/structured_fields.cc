@@ -111,6 +111,11 @@ std::optional<AskedGrammar> StructuredOutputs(RequestFields& fields) {
     }
     const bool known =
         std::ranges::find(kStructuredKinds, std::string_view(key)) != std::end(kStructuredKinds);
+    if (key == "backend") {
+      inner.Fail(key, fmt::format("{} is not supported; it may only be \"auto\" or \"xgrammar\"",
+                                  inner.Name(key)));
+      continue;
+    }
     if (!known || key == "json_object") {  // a switch
       if (value == json::value(false)) continue;
       if (!known) {

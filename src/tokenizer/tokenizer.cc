@@ -100,11 +100,7 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
     return ResourceExhausted("the text has {} bytes, more than the {} that are tokenised at once",
                              text.size(), kMaxTextBytes);
   }
-  const size_t valid = ValidUtf8Prefix(text);
-  if (valid != text.size()) {
-    return InvalidArgument("the text is not UTF-8: byte {} (0x{:02X}) begins no character", valid,
-                           static_cast<uint8_t>(text[valid]));
-  }
+  TRY(CheckUtf8(text));
   std::span<const TokenId> prefix, suffix;
   if (add_special_tokens) prefix = parts_->prefix, suffix = parts_->suffix;
   CountedIds ids(limits, text.size(), prefix.size() + suffix.size());

@@ -64,6 +64,13 @@ size_t ValidUtf8Prefix(std::string_view bytes) {
   return at;
 }
 
+Status CheckUtf8(std::string_view bytes) {
+  const size_t valid = ValidUtf8Prefix(bytes);
+  if (valid == bytes.size()) return {};
+  return InvalidArgument("the text is not UTF-8: byte {} (0x{:02X}) begins no character", valid,
+                         static_cast<uint8_t>(bytes[valid]));
+}
+
 size_t AppendReplacingInvalid(std::string_view bytes, std::string* text) {
   size_t at = 0;
   while (at < bytes.size()) {

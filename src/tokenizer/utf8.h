@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
+
 namespace fathom {
 
 // What stands at the beginning of some bytes.
@@ -19,6 +21,8 @@ Utf8Unit NextUtf8Unit(std::string_view bytes);
 
 // Offset of the first byte that is not UTF-8; bytes.size() if there is none.
 size_t ValidUtf8Prefix(std::string_view bytes);
+// Names the first byte that is not.
+Status CheckUtf8(std::string_view bytes);
 
 // Appends `bytes` to `text` with U+FFFD for each invalid run, and returns how many bytes were
 // consumed: all but an unfinished character at the end.

@@ -35,6 +35,8 @@ def refused(*arguments):
         (["serve", MODEL, "--port"], ["fathom serve: --port needs a value"]),
         (["serve", MODEL, "--port", "1", "--port", "2"], ["fathom serve: --port is given more than once"]),
         (["serve", MODEL, "--uds", "f", "--port", "1"], ["fathom serve: --port excludes --uds"]),
+        (["serve", MODEL, "--no-speculation", "--speculative-config", "{}"], [
+            "fathom serve: --speculative-config excludes --no-speculation"]),
         (["serve", MODEL, "--allowed-hosts", "a.example", "http://x"], [
             "fathom serve: --allowed-hosts: http://x is not a name as models.example.com: no scheme, no port, no path"]),
         (["serve", MODEL, "--allowed-hosts", "x:80"], [
@@ -69,6 +71,32 @@ def refused(*arguments):
 )  # fmt: skip
 def test_mistakes_are_named(arguments, said):
     assert refused(*arguments) == said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["inspect", MODEL],
+        ["inspect", MODEL, "--tensors"],  # more than a buffer holds
+        ["plan", MODEL, "--json"],
+        ["generate", MODEL, "hi", "--max-tokens", "1"],
+    ],
+)  # fmt: skip
+def test_output_that_cannot_be_written_is_no_success(arguments):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([BINARY, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] in (
+        "fathom: the output could not be written whole",
+        "fathom: cannot write to file: No space left on device",
+    )
+
+
+def test_a_byte_that_is_no_utf8_is_counted_in_the_text_that_was_given():
+    result = subprocess.run([BINARY, "generate", MODEL], input=b"a\xff\n", capture_output=True, timeout=60)
+    assert result.returncode == 1
+    assert b"byte 1 (0xFF) begins no character" in result.stderr
 
 
 @pytest.mark.parametrize(
