@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "chat/chat_template.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/schema.h"
 #include "commands.h"
 #include "engine_flags.h"
@@ -330,9 +331,18 @@ int Refuse(const InspectOptions& options, const Status& why) {
   return 1;
 }
 
+// And what is wrong with the tokenizer of the folder, so that both can be mended at once.
+Status WithTokenizer(const std::string& model, const Status& why) {
+  const Result<std::string> folder = ResolveFolder(model);
+  if (!folder.ok()) return why;
+  const auto tokenizer = Tokenizer::Load(*folder);
+  if (tokenizer.ok()) return why;
+  return DataLoss("{}\n{}", why.message(), tokenizer.status().message());
+}
+
 int Inspect(const InspectOptions& options) {
   const Result<Checkpoint> checkpoint = Checkpoint::Open(options.model);
-  if (!checkpoint.ok()) return Refuse(options, checkpoint.status());
+  if (!checkpoint.ok()) return Refuse(options, WithTokenizer(options.model, checkpoint.status()));
   const Result<std::vector<PartOfRank>> ranks = PartsOfRanks(*checkpoint, options.layout);
   if (!ranks.ok()) return Refuse(options, ranks.status());
   const Summary summary = Summarise(*checkpoint);

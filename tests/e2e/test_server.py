@@ -254,6 +254,16 @@ def test_inspect_reports_the_tokenizer(tmp_path):
     assert "tokenizer.json" in json.loads(result.stdout)["tokenizer"]["error"]
 
 
+def test_inspect_says_at_once_what_is_wrong_with_weights_and_tokenizer(tmp_path):
+    for file in MODEL.iterdir():
+        if file.name not in ("tokenizer.json", "model-00003-of-00003.safetensors"):
+            (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "tokenizer.json").write_text("{")
+    result = run("inspect", tmp_path)
+    assert result.returncode == 1 and result.stdout == ""
+    assert "model-00003-of-00003.safetensors" in result.stderr and "tokenizer.json" in result.stderr
+
+
 def test_a_bad_chat_template_is_refused_before_the_weights_are_read(tmp_path):
     for file in MODEL.iterdir():
         if file.name != "tokenizer_config.json":
