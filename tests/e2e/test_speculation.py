@@ -20,7 +20,7 @@ def drafting(request):
 
 @pytest.fixture(scope="module")
 def plain():
-    with serving("--speculative-config", CONFIG, "--no-speculation") as server:
+    with serving("--no-speculation") as server:
         yield server
 
 
