@@ -27,7 +27,10 @@ __device__ __forceinline__ void StoreAtPeer(uint32_t to, float value, uint32_t b
       : "memory");
 }
 
-// The same of four, which those see there who meet this thread (ClusterSync).
+// The same of one word or four, which those see there who meet this thread (ClusterSync).
+__device__ __forceinline__ void StoreAtPeer(uint32_t to, uint32_t value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
 __device__ __forceinline__ void StoreAtPeer(uint32_t to, float4 value) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x),
                "f"(value.y), "f"(value.z), "f"(value.w)

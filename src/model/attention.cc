@@ -111,12 +111,12 @@ void Attention::AttendAbsorbed(const AttentionWeights& w, const Batch& batch, co
                              .pages = pages,
                              .scale = rotary_.softmax_scale,
                              .out = attended,
-                             .step_rows = batch_invariant_ ? 0 : batch.absorbed_rows});
-  run_(ops.head_linear, {.x = attended,
-                         .weight = w.w_uv.weight.get(),
-                         .live = batch.absorbed_live,
-                         .out = batch.Absorbed(a_.attn),
-                         .quantized = quantized});
+                             .step_rows = batch_invariant_ ? 0 : batch.absorbed_rows,
+                             .values = {.x = attended,
+                                        .weight = w.w_uv.weight.get(),
+                                        .live = batch.absorbed_live,
+                                        .out = batch.Absorbed(a_.attn),
+                                        .quantized = quantized}});
 }
 
 // Cuts the contexts of the batch's expanded rows at multiples of a chunk, so that a row's bits do

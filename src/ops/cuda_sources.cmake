@@ -13,7 +13,7 @@ set(CUDA_PORTABLE_SOURCES
   route/route_cuda.cu sample/sample_cuda.cu silu_mul/silu_mul_cuda.cu)
 set(CUDA_HOPPER_SOURCES
   attend_absorbed/mla_decode_columns.cu attend_absorbed/mla_decode_kernel.cu
-  attend_absorbed/mla_decode_narrow.cu
+  attend_absorbed/mla_decode_narrow.cu attend_absorbed/mla_decode_values.cu
   attend_expanded/flash_attend_kernel.cu)
 fathom_cuda_sources(PORTABLE ${CUDA_PORTABLE_SOURCES} HOPPER ${CUDA_HOPPER_SOURCES})
 fathom_library(ops_cuda KERNELS

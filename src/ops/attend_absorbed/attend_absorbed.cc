@@ -12,6 +12,9 @@ void Check(const AttendAbsorbedArgs& a) {
   CheckStrided("attend_absorbed: q_rope", a.q_rope, act, {tokens, heads, rope});
   CheckTensor("attend_absorbed: out", a.out, act, {tokens, heads, latent});
   CheckTokenMap("attend_absorbed: tokens", a.tokens, tokens);
+  if (a.values.weight == nullptr) return;
+  Check(a.values);
+  CHECK(a.values.x.data() == a.out.data(), "attend_absorbed: values of something else than out");
 }
 
 }  // namespace fathom

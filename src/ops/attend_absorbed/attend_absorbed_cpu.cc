@@ -154,12 +154,14 @@ class AbsorbedAttention {
 size_t AttendAbsorbedCpuWorkspace(const Stream& stream, const AttendAbsorbedArgs& a) {
   Arena arena = Arena::Measuring();
   AbsorbedAttention(arena, a, Threads(stream));
-  return arena.used();
+  const size_t values = a.values.weight == nullptr ? 0 : HeadLinearCpuWorkspace(stream, a.values);
+  return std::max(arena.used(), values);
 }
 
 void AttendAbsorbedCpu(OpContext& context, const AttendAbsorbedArgs& a) {
   Arena arena(context.workspace.data(), context.workspace.size());
   AbsorbedAttention(arena, a, Threads(context.stream)).Run(Pool(context));
+  if (a.values.weight != nullptr) HeadLinearCpu(context, a.values);
 }
 
 }  // namespace fathom

@@ -156,6 +156,7 @@ void AttendAbsorbedCuda(OpContext& context, const AttendAbsorbedArgs& a) {
     kernels::LaunchAttendAbsorbed<decltype(type)>(Cuda(context).get(), a);
   });
   Cuda(context).CheckLaunch("attend_absorbed", a.q_latent);
+  if (a.values.weight != nullptr) HeadLinearCuda(context, a.values);
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/attend_absorbed/mla_decode_cuda.h"
+#include "ops/head_linear_cuda.h"
 #include "ops/hopper_ops.h"
 
 namespace fathom {
@@ -59,12 +60,25 @@ size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs& a)
 }
 
 void AttendAbsorbedHopper(OpContext& context, const AttendAbsorbedArgs& a) {
-  if (!Fits(a)) return AttendAbsorbedCuda(context, a);
   if (a.q_latent.elements() == 0) return;
-  MlaDecodeParams params = ParamsOf(a);
-  params.workspace = context.workspace;
-  LaunchMlaDecode(params, Cuda(context).get());
-  Cuda(context).CheckLaunch("attend_absorbed", a.q_latent);
+  const HeadLinearArgs& values = a.values;
+  MlaDecodeParams params;
+  Bf16ProductParams product;
+  if (Fits(a)) {
+    params = ParamsOf(a);
+    params.workspace = context.workspace;
+    if (values.weight != nullptr && values.quantized.codes.absent() && Bf16HeadLinearFits(values)) {
+      product = Bf16ProductOf(values);
+      if (MlaDecodeMultiplies(params, product)) params.values = &product;
+    }
+    LaunchMlaDecode(params, Cuda(context).get());
+    Cuda(context).CheckLaunch("attend_absorbed", a.q_latent);
+  } else {
+    AttendAbsorbedArgs attention = a;
+    attention.values = {};
+    AttendAbsorbedCuda(context, attention);
+  }
+  if (values.weight != nullptr && params.values == nullptr) HeadLinearHopper(context, values);
 }
 
 }  // namespace fathom

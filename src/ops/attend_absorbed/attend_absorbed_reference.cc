@@ -76,6 +76,7 @@ void AttendAbsorbedReference(OpContext& context, const AttendAbsorbedArgs& a) {
   Arena arena(context.workspace.data(), context.workspace.size());
   const TokenFloats floats(arena, a);
   for (int64_t t = 0; t < *a.tokens.live.As<int32_t>(); ++t) AttendToken(a, t, floats);
+  if (a.values.weight != nullptr) HeadLinearReference(context, a.values);
 }
 
 }  // namespace fathom

@@ -282,72 +282,101 @@ TEST_P(AttendAbsorbedTest, NanStaysInItsHead) {
   for (const float y : PickVectors(out, 32, {3})) EXPECT_TRUE(std::isnan(y));
 }
 
-// Attention, W_UV and o: what W_UV quantises for o changes no bit. Contexts of one part and of
-// many.
+// What W_UV and o make of attention to `tokens` of a case, in a step that has room for `room`.
+struct ProductsRun {
+  const PackedWeight* w_uv;  // `heads` matrices [128, latent]
+  const PackedWeight* o;     // [64, heads * 128]
+  int room;
+  bool together, copied;  // attention multiplies by W_UV; W_UV quantises for o
+};
+std::vector<float> RunProducts(const TestBackend& b, const Case& c, const std::vector<int>& tokens,
+                               const ProductsRun& run) {
+  const int live = static_cast<int>(tokens.size()), room = run.room;
+  const int latents = c.pages->latent_dim(), rope = c.pages->rope_dim(), width = c.heads * 128;
+  std::vector<int> slots, positions;
+  for (const int t : tokens) slots.push_back(c.slots[t]), positions.push_back(c.positions[t]);
+  const TestTokens map(*c.pages, slots, positions, room);
+  const TestTensor q_latent(b.act(), {room, c.heads, latents},
+                            PickVectors(c.q_latent, c.width(), tokens));
+  const TestTensor q_rope(b.act(), {room, c.heads, rope},
+                          PickVectors(c.q_rope, c.heads * rope, tokens));
+  const TestTensor latent(b.act(), {room, c.heads, latents});
+  const TestTensor out(b.act(), {room, c.heads, 128}), y(b.act(), {room, 64});
+  const TestTensor codes(DType::kF8E4M3, {room, width}), scales(DType::kF32, {c.heads, 32});
+  QuantizedCopy copy;
+  if (run.copied && run.o->quantize_activations) copy = {codes, scales};
+  const HeadLinearArgs product = {
+      .x = latent, .weight = run.w_uv, .live = map.live, .out = out, .quantized = copy};
+  const AttendAbsorbedArgs attend = {.q_latent = q_latent,
+                                     .q_rope = q_rope,
+                                     .tokens = map.map(),
+                                     .pages = c.pages->pages(),
+                                     .scale = c.scale,
+                                     .out = latent,
+                                     .values = run.together ? product : HeadLinearArgs()};
+  const LinearArgs last = {.x = out.view().Reshaped({room, width}),
+                           .x_quantized = copy,
+                           .weight = run.o,
+                           .live = map.live,
+                           .out = y};
+  const size_t bytes = std::max({b.ops->attend_absorbed.Workspace(b.stream(), attend),
+                                 b.ops->head_linear.Workspace(b.stream(), product),
+                                 b.ops->linear.Workspace(b.stream(), last)});
+  const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
+  OpContext context = {b.stream(), {workspace.view().As<std::byte>(), bytes}};
+  b.ops->attend_absorbed(context, attend);
+  if (!run.together) b.ops->head_linear(context, product);
+  b.ops->linear(context, last);
+  b.stream().Synchronize();
+  EXPECT_TRUE(latent.PoisonedFrom(live) && out.PoisonedFrom(live) && y.PoisonedFrom(live));
+  std::vector<float> all;
+  for (const TestTensor* each : {&out, &y}) {
+    const std::vector<float> result = each->Floats();
+    all.insert(all.end(), result.begin(), result.begin() + live * each->view().stride(0));
+  }
+  return all;
+}
+
+// Neither whether attention multiplies by W_UV as well changes a bit, nor what W_UV quantises for
+// o. Contexts of one part and of many.
 TEST_P(AttendAbsorbedTest, ProductsBehindIt) {
   const TestBackend& b = GetParam();
-  constexpr int kLatent = 512, kRope = 64, kValue = 128;
-  TestPages pages(DType::kBF16, 3, 30, kLatent, kRope);
-  for (int slot = 0; slot < 3; ++slot) pages.Fill(slot, 1800, slot + 1);
-  const std::vector<int> slots = {0, 1, 2, 2, 2, 0, 0, 1, 1, 1};
-  const std::vector<int> positions = {1799, 5, 1023, 1024, 1025, 127, 128, 511, 1600, 700};
-  for (const int heads : {16, 3, 20}) {
-    const TestMatrix m(DType::kBF16, heads * kValue, kLatent, 9);
+  const std::vector<int> slots = {0, 1, 2, 2, 2, 2, 0, 0, 1, 1, 1};
+  const std::vector<int> positions = {8999, 5, 1023, 1024, 1025, 1026, 127, 128, 511, 1600, 700};
+  for (const auto& [dtype, heads] : {std::pair{DType::kBF16, 16},
+                                     {DType::kF8E4M3, 16},
+                                     {DType::kBF16, 3},
+                                     {DType::kF8E4M3, 3},
+                                     {DType::kBF16, 20}}) {
+    TestPages pages(dtype, 3, 142, 512, 64);
+    for (int slot = 0; slot < 3; ++slot) pages.Fill(slot, slot == 0 ? 9000 : 1800, slot + 1);
+    const TestMatrix m(DType::kBF16, heads * 128, 512, 9);
     std::vector<Parts> matrices;
     for (int h = 0; h < heads; ++h) {
-      matrices.push_back({SliceOutputs(m.weight, h * kValue, (h + 1) * kValue)});
+      matrices.push_back({SliceOutputs(m.weight, h * 128, (h + 1) * 128)});
     }
-    const auto w = Pack(b, matrices, {.exact_activations = true});
-    const TestMatrix n(DType::kF8E4M3, 64, heads * kValue, 8);
+    const auto w_uv = Pack(b, matrices, {.exact_activations = true});
+    const TestMatrix n(DType::kF8E4M3, 64, heads * 128, 8);
     const auto o = Pack(b, {{n.weight}});
     const Case c = MakeCase(pages, heads, slots, positions);
-    for (const int live : {0, 1, 6, 10}) {
-      SCOPED_TRACE(testing::Message() << heads << " heads, " << live << " tokens");
-      const TestTokens map(pages, {slots.begin(), slots.begin() + live},
-                           {positions.begin(), positions.begin() + live}, live + 2);
-      const TestTensor q_latent(b.act(), {live + 2, heads, kLatent},
-                                PickVectors(c.q_latent, c.width(), Range(live)));
-      const TestTensor q_rope(b.act(), {live + 2, heads, kRope},
-                              PickVectors(c.q_rope, heads * kRope, Range(live)));
-      const auto run = [&](bool copied) {
-        const TestTensor latent(b.act(), {live + 2, heads, kLatent});
-        const TestTensor out(b.act(), {live + 2, heads, kValue}), y(b.act(), {live + 2, 64});
-        const TestTensor codes(DType::kF8E4M3, {live + 2, heads * kValue});
-        const TestTensor scales(DType::kF32, {heads, 32});
-        QuantizedCopy copy;
-        if (copied && o->quantize_activations) copy = {codes, scales};
-        const AttendAbsorbedArgs attend = {.q_latent = q_latent,
-                                           .q_rope = q_rope,
-                                           .tokens = map.map(),
-                                           .pages = pages.pages(),
-                                           .scale = c.scale,
-                                           .out = latent};
-        const HeadLinearArgs product = {
-            .x = latent, .weight = w.get(), .live = map.live, .out = out, .quantized = copy};
-        const LinearArgs last = {.x = out.view().Reshaped({live + 2, heads * kValue}),
-                                 .x_quantized = copy,
-                                 .weight = o.get(),
-                                 .live = map.live,
-                                 .out = y};
-        const size_t bytes = std::max({b.ops->attend_absorbed.Workspace(b.stream(), attend),
-                                       b.ops->head_linear.Workspace(b.stream(), product),
-                                       b.ops->linear.Workspace(b.stream(), last)});
-        const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
-        OpContext context = {b.stream(), {workspace.view().As<std::byte>(), bytes}};
-        b.ops->attend_absorbed(context, attend);
-        b.ops->head_linear(context, product);
-        b.ops->linear(context, last);
-        b.stream().Synchronize();
-        EXPECT_TRUE(latent.PoisonedFrom(live) && out.PoisonedFrom(live) && y.PoisonedFrom(live));
-        std::vector<float> all = latent.Floats();
-        all.resize(live * heads * kLatent);
-        for (const TestTensor* each : {&out, &y}) {
-          const std::vector<float> result = each->Floats();
-          all.insert(all.end(), result.begin(), result.begin() + live * each->view().stride(0));
-        }
-        return all;
+    for (const auto& [first, live, room] : {std::tuple{0, 0, 1},
+                                            {0, 1, 1},
+                                            {1, 1, 1},
+                                            {2, 1, 1},
+                                            {0, 1, 3},
+                                            {3, 2, 4},
+                                            {0, 6, 8},
+                                            {0, 11, 13}}) {
+      SCOPED_TRACE(testing::Message() << Name(dtype) << ", " << heads << " heads, " << live
+                                      << " tokens of " << room << " from " << first);
+      std::vector<int> tokens = Range(first + live);
+      tokens.erase(tokens.begin(), tokens.begin() + first);
+      const auto run = [&, room = room](bool together, bool copied) {
+        return RunProducts(b, c, tokens, {w_uv.get(), o.get(), room, together, copied});
       };
-      ExpectSameBits(run(true), run(false));
+      const std::vector<float> apart = run(false, false);
+      ExpectSameBits(run(false, true), apart);
+      for (const bool copied : {false, true}) ExpectSameBits(run(true, copied), apart);
     }
   }
 }

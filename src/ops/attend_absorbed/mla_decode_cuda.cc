@@ -6,6 +6,8 @@
 #include "cuda/gpu.h"
 #include "cuda/tensor_map.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
+#include "products/hopper/bf16_gemm.h"
+#include "products/hopper/bf16_held.h"
 #include "products/hopper/gemm_launch.h"
 #include "tensor/buffer.h"
 
@@ -182,6 +184,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   const auto blocks = static_cast<int>(Multiprocessors());
   Gpu::OfThread().Check(
       StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E, blocks, stream));
+  if (p.values != nullptr) return StartMergeValues(step, output, blocks, *p.values, stream);
   if (p.max_pages > 2) Gpu::OfThread().Check(StartCombineNarrow(step, output, blocks, stream));
 }
 
@@ -309,6 +312,12 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
   }
   const int32_t pass = std::min(tokens, mla::PassTokens(heads));
   return mla::WideBuffers(mla::PartVectors(pass, heads, max_pages, split), Arena::Measuring()).used;
+}
+
+bool MlaDecodeMultiplies(const MlaDecodeParams& p, const Bf16ProductParams& values) {
+  return p.heads <= mla::kNarrowHeads && p.split.parts == 0 && p.tokens == 1 &&
+         values.in == kMlaLatent && values.out == mla::kValuesOut && Bf16GemmFits(values) &&
+         Bf16HeldFits(values);
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+#include "products/cuda/bf16_product.h"
+
 namespace fathom {
 
 inline constexpr int kMlaLatent = 512, kMlaRope = 64;
@@ -50,6 +52,8 @@ struct MlaDecodeParams {
   MlaDecodeSplit split;            // one of the two below
   std::span<std::byte> workspace;  // MlaDecodeWorkspace bytes, aligned to 256
   void* out = nullptr;             // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
+  // Null, or the product per head of `out` that is written instead. REQUIRES: MlaDecodeMultiplies.
+  const Bf16ProductParams* values = nullptr;
 };
 
 // Up to 16 heads a part is one section (docs/design/mla-decode.md), of a power of two of positions,
@@ -66,6 +70,10 @@ MlaDecodeSplit MlaDecodeSplitOfStep(int32_t tokens, int32_t rows, int32_t heads,
 // tokens at most: a larger step takes them in turn, each two kernels.
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
                           const MlaDecodeSplit& split);
+
+// Whether the merge of a step's parts may multiply, too: of one token with up to 16 heads, by
+// weights that fit (Bf16HeldFits). Bits are those of merge and product one by one.
+bool MlaDecodeMultiplies(const MlaDecodeParams& params, const Bf16ProductParams& values);
 
 // Enqueues two kernels (see above) on the current device (compute capability 9.0). They neither
 // allocate nor synchronise, and may be captured in a graph.

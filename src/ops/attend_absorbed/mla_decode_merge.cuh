@@ -23,25 +23,33 @@ __device__ inline void FindParts(const NarrowStep& step, int32_t token,
   }
 }
 
-// Four values of a result, two of each of two heads, as a thread of NarrowConsumer has them, and
-// the states of their heads.
+// Two values of a result of each of two heads, as a thread of NarrowConsumer has them, or of one of
+// these heads, and the states of the heads.
+template <int kHeads>
 struct FoldedValues {
-  Running state[2];
-  float value[2][2] = {};  // [8 values apart][head]
+  Running state[kHeads];
+  float value[2][kHeads] = {};  // [8 values apart][head]
 
-  // `at` in a part, of two heads from `head` on.
+  // `at` in a part; of two heads `head` is the first.
   __device__ void Load(const NarrowOutput& output, int64_t place, int at, int head) {
     // From the L2: CombineFew also reads before it is there.
     const float4 values = __ldcg(output.parts + place * (kPartValues / 4) + at);
-    const float4 states =
-        __ldcg(reinterpret_cast<const float4*>(output.states) + (place * kNarrowHeads + head) / 2);
-    state[0] = {states.x, states.y}, state[1] = {states.z, states.w};
-    value[0][0] = values.x, value[0][1] = values.y;
-    value[1][0] = values.z, value[1][1] = values.w;
+    const float2* const states = output.states + place * kNarrowHeads + head;
+    if constexpr (kHeads == 2) {
+      const float4 both = __ldcg(reinterpret_cast<const float4*>(states));
+      state[0] = {both.x, both.y}, state[1] = {both.z, both.w};
+      value[0][0] = values.x, value[0][1] = values.y;
+      value[1][0] = values.z, value[1][1] = values.w;
+    } else {
+      const float2 own = __ldcg(states);
+      state[0] = {own.x, own.y};
+      value[0][0] = head % 2 == 0 ? values.x : values.y;
+      value[1][0] = head % 2 == 0 ? values.z : values.w;
+    }
   }
   __device__ void Fold(const FoldedValues& other) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kHeads; ++h) {
       float keep, take;
       state[h].Fold(other.state[h].max, other.state[h].sum, keep, take);
       value[0][h] = Running::Apply(value[0][h], keep, other.value[0][h], take);
@@ -51,12 +59,12 @@ struct FoldedValues {
 };
 
 // kBatch parts are on their way together.
-template <int kBatch>
-__device__ inline FoldedValues FoldParts(const NarrowOutput& output, const TokenParts& parts,
-                                         int at, int head) {
-  FoldedValues section, result;
+template <int kBatch, int kHeads>
+__device__ inline FoldedValues<kHeads> FoldParts(const NarrowOutput& output,
+                                                 const TokenParts& parts, int at, int head) {
+  FoldedValues<kHeads> section, result;
   for (int32_t begin = 0; begin < parts.count; begin += kBatch) {
-    FoldedValues batch[kBatch];
+    FoldedValues<kHeads> batch[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       batch[j].Load(output, parts.Place(min(begin + j, parts.count - 1)), at, head);
@@ -68,7 +76,7 @@ __device__ inline FoldedValues FoldParts(const NarrowOutput& output, const Token
       section.Fold(batch[j]);
       if (((part + 1) & parts.section_mask) == 0 || part == parts.count - 1) {
         result.Fold(section);
-        section = FoldedValues();
+        section = {};
       }
     }
   }

@@ -60,7 +60,7 @@ __device__ void MergeToken(const NarrowStep& step, const NarrowOutput& output,
   const int place = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   const int group = place / 1024, i = place / 128 % 8, thread = place % 128, lane = thread % 32;
   const int first_head = i % 2 * 8 + 2 * (lane % 4);
-  const FoldedValues folded = FoldParts<kBatch>(output, parts, place, first_head);
+  const auto folded = FoldParts<kBatch, 2>(output, parts, place, first_head);
   const float inverse[2] = {__frcp_rn(folded.state[0].sum), __frcp_rn(folded.state[1].sum)};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {

@@ -130,5 +130,9 @@ cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOu
 // blocks: those of StartNarrow.
 cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output, int blocks,
                                cudaStream_t stream);
+// Instead, of one token: what `values` makes of its results, kValuesOut outputs a head.
+inline constexpr int kValuesOut = 128;
+void StartMergeValues(const NarrowStep& step, const NarrowOutput& output, int blocks,
+                      const Bf16ProductParams& values, cudaStream_t stream);
 
 }  // namespace fathom::mla

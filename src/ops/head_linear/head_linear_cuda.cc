@@ -1,6 +1,6 @@
 // A product per head on any GPU: BF16 by tensor cores where weights and layout allow it, all else
 // by the plain product.
-#include "ops/head_linear/head_linear_cuda.h"
+#include "ops/head_linear_cuda.h"
 
 #include "ops/cuda_ops.h"
 #include "products/cuda/cuda_weight.h"

@@ -1,5 +1,5 @@
 // A product per head by Hopper's kernels where they fit, and the quantised copy of what it makes.
-#include "ops/head_linear/head_linear_cuda.h"
+#include "ops/head_linear_cuda.h"
 #include "ops/hopper_ops.h"
 #include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_tokens.h"
