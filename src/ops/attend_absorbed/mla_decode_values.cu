@@ -46,11 +46,14 @@ __device__ float2 Merge(const NarrowOutput& output, const TokenParts& parts, con
   return {__fmul_rn(folded.value[0][0], inverse), __fmul_rn(folded.value[1][0], inverse)};
 }
 
-// Of a context of one part attention has written the result.
+// Of a context of one part attention has written the result. Not read before it is there: __ldcg of
+// BF16, unlike that of integers, is an asm that the compiler may move over the wait.
 __device__ float2 Result(const NarrowStep& step, const NarrowOutput& output, const Share& share) {
-  const __nv_bfloat16* const out = output.out + int64_t{share.head} * kLatent;
+  const auto* const out =
+      reinterpret_cast<const uint16_t*>(output.out) + int64_t{share.head} * kLatent;
   const auto at = [&](int second) {
-    return __bfloat162float(__ldcg(out + share.Value(step.fp8, share.row, second)));
+    return __bfloat162float(
+        __ushort_as_bfloat16(__ldcg(out + share.Value(step.fp8, share.row, second))));
   };
   return {at(0), at(1)};
 }
