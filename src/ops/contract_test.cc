@@ -101,6 +101,30 @@ TEST(ContractDeathTest, Weights) {
   EXPECT_DEATH(Check(moe), "moe_experts: gate_up is 2 x \\[8, 16\\], down is 2 x \\[8, 16\\]");
 }
 
+TEST(ContractDeathTest, ValuesBehindAttention) {
+  const TestBackend b = Oracle();
+  const TestMatrix m(DType::kBF16, 8, 32, 1);
+  const auto w_uv = Pack(b, {{m.weight}, {m.weight}}, {.exact_activations = true});
+  const TestPages pages(DType::kF32, 1, 1, 32, 16);
+  const TestTokens tokens(pages, {0}, {0}, 3);
+  const TestTensor out(DType::kF32, {3, 2, 32}), other(DType::kF32, {3, 2, 32});
+  AttendAbsorbedArgs args = {.q_latent = View(DType::kF32, {3, 2, 32}),
+                             .q_rope = View(DType::kF32, {3, 2, 16}),
+                             .tokens = tokens.map(),
+                             .pages = pages.pages(),
+                             .out = out,
+                             .values = {.x = out,
+                                        .weight = w_uv.get(),
+                                        .live = tokens.map().live,
+                                        .out = View(DType::kF32, {3, 2, 8})}};
+  Check(args);
+  args.values.x = other;
+  EXPECT_DEATH(Check(args), "attend_absorbed: values of something else than out");
+  args.values.x = out.view().Slice(0, 0, 2);
+  args.values.out = View(DType::kF32, {2, 2, 8});
+  EXPECT_DEATH(Check(args), "attend_absorbed: values.x is F32 \\[2, 2, 32\\]");
+}
+
 TEST(ContractDeathTest, SourcesOfWeights) {
   const TestMatrix fp8(DType::kF8E4M3, 8, 16, 1), bf16(DType::kBF16, 8, 24, 2);
   WeightTensor bare = fp8.weight;

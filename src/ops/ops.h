@@ -111,7 +111,7 @@ struct AttendAbsorbedArgs {
   float scale = 1;
   TensorView out;         // act [tokens, heads, latent]
   int64_t step_rows = 0;  // above 0: of so many rows at most; then bits may depend on the step
-  HeadLinearArgs values;  // W_UV: of `out`, which then may be left unwritten; or absent
+  HeadLinearArgs values;  // W_UV: of `out`, which is then left with anything; or absent
 };
 
 // Gathers the latents and keys of the pieces' positions, one piece after another.

@@ -14,7 +14,9 @@ void Check(const AttendAbsorbedArgs& a) {
   CheckTokenMap("attend_absorbed: tokens", a.tokens, tokens);
   if (a.values.weight == nullptr) return;
   Check(a.values);
-  CHECK(a.values.x.data() == a.out.data(), "attend_absorbed: values of something else than out");
+  CheckTensor("attend_absorbed: values.x", a.values.x, act, {tokens, heads, latent});
+  CHECK(a.values.x.data() == a.out.data() && a.values.live.data() == a.tokens.live.data(),
+        "attend_absorbed: values of something else than out");
 }
 
 }  // namespace fathom

@@ -52,7 +52,8 @@ struct MlaDecodeParams {
   MlaDecodeSplit split;            // one of the two below
   std::span<std::byte> workspace;  // MlaDecodeWorkspace bytes, aligned to 256
   void* out = nullptr;             // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
-  // Null, or the product per head of `out` that is written instead. REQUIRES: MlaDecodeMultiplies.
+  // Null, or the product per head of `out`, which is then left with anything. REQUIRES:
+  // MlaDecodeMultiplies.
   const Bf16ProductParams* values = nullptr;
 };
 

@@ -32,7 +32,7 @@ struct FoldedValues {
 
   // `at` in a part; of two heads `head` is the first.
   __device__ void Load(const NarrowOutput& output, int64_t place, int at, int head) {
-    // From the L2: CombineFew also reads before it is there.
+    // From the L2: CombineFew and MergeValues also read before it is there.
     const float4 values = __ldcg(output.parts + place * (kPartValues / 4) + at);
     const float2* const states = output.states + place * kNarrowHeads + head;
     if constexpr (kHeads == 2) {

@@ -99,7 +99,8 @@ class Block {
     FenceAsyncShared();
   }
 
-  // All threads, behind a barrier: writes y of the first `live` tokens.
+  // All threads, behind a barrier: writes y of the first `live` tokens. Who wrote x has fenced it
+  // (FenceAsyncShared).
   __device__ __forceinline__ void Multiply(int32_t live) {
     float sums[4] = {};
     AddProducts(sums);
