@@ -46,8 +46,8 @@ __device__ float2 Merge(const NarrowOutput& output, const TokenParts& parts, con
   return {__fmul_rn(folded.value[0][0], inverse), __fmul_rn(folded.value[1][0], inverse)};
 }
 
-// Of a context of one part attention has written the result. Not read before it is there: __ldcg of
-// BF16, unlike all others, is an asm that the compiler may move over the wait.
+// Of a context of one part attention has written the result. As integers: __ldcg of BF16, unlike
+// all others, is an asm that the compiler may move over the wait.
 __device__ float2 Result(const NarrowStep& step, const NarrowOutput& output, const Share& share) {
   const auto* const out =
       reinterpret_cast<const uint16_t*>(output.out) + int64_t{share.head} * kLatent;
