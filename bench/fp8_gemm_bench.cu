@@ -19,16 +19,16 @@ Report report;
 constexpr int kRestMs = 250;
 
 using Tiles = std::vector<Fp8Tile>;
-const Tiles kFewTokens = {Fp8Tile::kAuto,        Fp8Tile::k64x32,  Fp8Tile::k64x64Pair,
-                          Fp8Tile::k64x128Pair,  Fp8Tile::k64x192, Fp8Tile::k64x64Chains,
-                          Fp8Tile::k64x128Chains};
-const Tiles kSomeTokens = {Fp8Tile::kAuto,         Fp8Tile::k64x64Pair,     Fp8Tile::k128x64Pair,
-                           Fp8Tile::k128x128Pair,  Fp8Tile::k128x192Pair,   Fp8Tile::k64x64Chains,
-                           Fp8Tile::k64x128Chains, Fp8Tile::k128x128Chains, Fp8Tile::k128x64Folds,
-                           Fp8Tile::k128x128Folds};
-const Tiles kManyTokens = {Fp8Tile::kAuto,        Fp8Tile::k128x64Pair,  Fp8Tile::k128x128Pair,
-                           Fp8Tile::k256x128Pair, Fp8Tile::k128x192Pair, Fp8Tile::k128x256Pair,
-                           Fp8Tile::k128x64Folds, Fp8Tile::k128x128Folds};
+const Tiles kFewTokens = {Fp8Tile::kAuto,   Fp8Tile::k64x32,       Fp8Tile::k64x64,
+                          Fp8Tile::k64x128, Fp8Tile::k64x64Chains, Fp8Tile::k64x128Chains};
+const Tiles kSomeTokens = {Fp8Tile::kAuto,         Fp8Tile::k64x64,
+                           Fp8Tile::k128x64,       Fp8Tile::k128x128,
+                           Fp8Tile::k128x192,      Fp8Tile::k64x64Chains,
+                           Fp8Tile::k64x128Chains, Fp8Tile::k128x128Chains,
+                           Fp8Tile::k128x64Folds,  Fp8Tile::k128x128FoldsPair};
+const Tiles kManyTokens = {Fp8Tile::kAuto,        Fp8Tile::k128x64,          Fp8Tile::k128x128,
+                           Fp8Tile::k256x128Pair, Fp8Tile::k128x192,         Fp8Tile::k128x256Pair,
+                           Fp8Tile::k128x64Folds, Fp8Tile::k128x128FoldsPair};
 
 // Inputs that take turns.
 struct Sets {

@@ -57,19 +57,18 @@ struct NamedTile {
   const char* name;
 };
 inline constexpr NamedTile kTiles[] = {{Fp8Tile::k64x32, "64x32"},
-                                       {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                       {Fp8Tile::k64x128Pair, "64x128 pair"},
-                                       {Fp8Tile::k64x192, "64x192"},
-                                       {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                       {Fp8Tile::k128x128Pair, "128x128 pair"},
+                                       {Fp8Tile::k64x64, "64x64"},
+                                       {Fp8Tile::k64x128, "64x128"},
+                                       {Fp8Tile::k128x64, "128x64"},
+                                       {Fp8Tile::k128x128, "128x128"},
                                        {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                       {Fp8Tile::k128x192Pair, "128x192 pair"},
+                                       {Fp8Tile::k128x192, "128x192"},
                                        {Fp8Tile::k128x256Pair, "128x256 pair"},
                                        {Fp8Tile::k64x64Chains, "64x64 chains"},
                                        {Fp8Tile::k64x128Chains, "64x128 chains"},
                                        {Fp8Tile::k128x128Chains, "128x128 chains"},
                                        {Fp8Tile::k128x64Folds, "128x64 folds"},
-                                       {Fp8Tile::k128x128Folds, "128x128 folds"}};
+                                       {Fp8Tile::k128x128FoldsPair, "128x128 folds, pair"}};
 inline const char* NameOf(Fp8Tile tile) {
   for (const NamedTile& named : kTiles) {
     if (named.tile == tile) return named.name;

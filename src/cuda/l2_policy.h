@@ -1,18 +1,18 @@
-// What the L2 does with what is read: policies for loads. For sm_80 and up.
+// What the L2 does with what is read: policies for loads.
 #pragma once
 
 #include <cstdint>
 
 namespace fathom {
 
+// For TMA, in the encoding that CUTLASS names (cute/arch/copy_sm90_desc.hpp, CacheHintSm90). Those
+// that `createpolicy` makes halve the rate at which TMA reads the L2 (docs/lab/fp8-gemm.md).
+inline constexpr uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
+
+// For cp.async, of any GPU from sm_80 on.
 __device__ __forceinline__ uint64_t EvictFirst() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ __forceinline__ uint64_t EvictNormal() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 

@@ -123,28 +123,35 @@ struct StageBytes {
   }
 };
 
-// All, or those that are read for a token: of routed experts its own, of the embedding a vector.
-StageBytes BytesByStage(const ModelConfig& config, const StoredBytes& stored, bool for_a_token) {
-  StageBytes bytes;
-  bytes.before.resize(static_cast<size_t>(config.num_layers) + 1);
-  for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    auto size = entry.rule->RepeatsMain() ? 0.0 : static_cast<double>(stored(entry));
-    if (for_a_token && entry.expert >= 0) {
-      size *= static_cast<double>(config.num_experts_per_tok) / config.n_routed_experts;
+// All, and those that are read for a token: of routed experts its own, of the embedding a vector.
+struct ModelBytes {
+  ModelBytes(const ModelConfig& config, const StoredBytes& stored) {
+    const auto layers = static_cast<size_t>(config.num_layers);
+    all.before.resize(layers + 1), read.before.resize(layers + 1);
+    const double chosen =
+        static_cast<double>(config.num_experts_per_tok) / std::max(1, config.n_routed_experts);
+    for (const SchemaEntry& entry : ExpectedTensors(config)) {
+      if (entry.rule->RepeatsMain()) continue;
+      const auto size = static_cast<double>(stored(entry));
+      const double size_read = entry.expert >= 0 ? size * chosen : size;
+      if (InLayers(entry, config)) {
+        all.before[static_cast<size_t>(entry.layer) + 1] += size;
+        read.before[static_cast<size_t>(entry.layer) + 1] += size_read;
+      } else if (IsEmbedding(entry)) {
+        all.first += size;
+        if (config.tie_word_embeddings || config.num_mtp_layers > 0) all.last += size;
+        if (config.tie_word_embeddings) read.last += size_read;
+      } else {
+        all.last += size;
+        read.last += size_read;
+      }
     }
-    if (InLayers(entry, config)) {
-      bytes.before[static_cast<size_t>(entry.layer) + 1] += size;
-    } else if (IsEmbedding(entry)) {
-      const bool drafts = config.num_mtp_layers > 0;
-      if (!for_a_token) bytes.first += size;
-      if (config.tie_word_embeddings || (drafts && !for_a_token)) bytes.last += size;
-    } else {
-      bytes.last += size;
+    for (StageBytes* bytes : {&all, &read}) {
+      std::partial_sum(bytes->before.begin(), bytes->before.end(), bytes->before.begin());
     }
   }
-  std::partial_sum(bytes.before.begin(), bytes.before.end(), bytes.before.begin());
-  return bytes;
-}
+  StageBytes all, read;
+};
 
 // Where stages begin, and the last one ends.
 struct Borders {
@@ -183,19 +190,18 @@ Borders CheapestBorders(size_t layers, size_t stages, const Cost& cost) {
 // a token reads least: layers of experts hold far more than dense ones, and take about as long.
 std::vector<size_t> StageBorders(const ModelConfig& config, const StoredBytes& stored,
                                  size_t stages) {
-  const StageBytes all = BytesByStage(config, stored, /*for_a_token=*/false);
-  const StageBytes read = BytesByStage(config, stored, /*for_a_token=*/true);
+  const ModelBytes model(config, stored);
   const auto bytes = [&](const StageBytes& of, size_t s, size_t begin, size_t end) {
     return of.Of(s == 0, s == stages - 1, begin, end);
   };
-  const size_t layers = all.before.size() - 1;
+  const size_t layers = model.all.before.size() - 1;
   const double most = CheapestBorders(layers, stages, [&](size_t s, size_t begin, size_t end) {
-                        return bytes(all, s, begin, end);
+                        return bytes(model.all, s, begin, end);
                       }).most;
   return CheapestBorders(layers, stages,
                          [&](size_t s, size_t begin, size_t end) {
-                           return bytes(all, s, begin, end) <= most
-                                      ? bytes(read, s, begin, end)
+                           return bytes(model.all, s, begin, end) <= most
+                                      ? bytes(model.read, s, begin, end)
                                       : std::numeric_limits<double>::infinity();
                          })
       .at;

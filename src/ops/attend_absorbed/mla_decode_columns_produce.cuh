@@ -74,7 +74,7 @@ inline constexpr int kSlotCodes = kChunkBytes / 2;
 template <bool kFp8, int kBlocks>
 __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step,
                           const Item& item, uint32_t parity) {
-  const uint64_t keep = EvictNormal();
+  const uint64_t keep = kEvictNormal;
   const int odd = static_cast<int>(ClusterRank() % 2);
   const int32_t boxes = (item.pairs(step) + kQueryBox - 1) / kQueryBox;
   const int32_t first_pair = item.token * step.heads + item.head_block * kPairs;
@@ -99,7 +99,7 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
 template <bool kFp8, int kBlocks>
 __device__ __forceinline__ void LoadKeys(ColumnsShared<kBlocks>& s, const Maps& maps, int half,
                                          int odd, int32_t page, uint32_t parity) {
-  const uint64_t keep = EvictNormal();
+  const uint64_t keep = kEvictNormal;
   s.keys_empty[half].Wait(parity);
   Mbarrier& full = s.keys_full[half];
   if constexpr (kFp8) {
@@ -173,7 +173,7 @@ template <bool kFp8, int kBlocks>
 __device__ __forceinline__ void LoadValues(ColumnsShared<kBlocks>& s, const Maps& maps, int slot,
                                            int32_t page) {
   constexpr int kChunksOfBlock = ColumnsShared<kBlocks>::kValueChunks;
-  const uint64_t keep = EvictNormal();
+  const uint64_t keep = kEvictNormal;
   const int first = static_cast<int>(ClusterRank()) * kChunksOfBlock;
   auto& values = s.slots[slot].values;
   if constexpr (kFp8) {

@@ -325,6 +325,9 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   CHECK(p.heads > 0 && (p.split.parts == 0 || p.heads >= mla::kNarrowHeads) && p.scale > 0 &&
         p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
         p.split.short_tokens % mla::kKeys == 0);
+  CHECK(p.values == nullptr || (MlaDecodeMultiplies(p, *p.values) && p.values->tokens == 1 &&
+                                p.values->count == p.heads),
+        "mla_decode: values of {} heads for {} of {} tokens", p.values->count, p.heads, p.tokens);
   if (p.heads <= mla::kNarrowHeads && p.split.parts == 0) return mla::LaunchNarrow(p, stream);
   for (int32_t first = 0; first < p.tokens; first += mla::PassTokens(p.heads)) {
     mla::LaunchWide(p, first, stream);

@@ -137,7 +137,7 @@ __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int 
 // zeros behind the step's: columns do not meet.
 __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
                                           const NarrowItem& item) {
-  const uint64_t keep = EvictNormal();
+  const uint64_t keep = kEvictNormal;
   uint8_t* rope = s.query[0] + item.width() * 8 * kHeadChunkBytes;
   s.query_full.ArriveExpect(item.width() * kNarrowChunks * kHeadChunkBytes);
   if (item.width() == 1) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
 template <bool kFp8, bool kMany>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint64_t again = EvictNormal(), once = EvictFirst();
+  const uint64_t again = kEvictNormal, once = kEvictFirst;
   NarrowWalk<kMany> walk(step, &s.tokens, static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0;
   NarrowPhase<kFp8> phase;

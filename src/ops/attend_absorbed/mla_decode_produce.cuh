@@ -58,7 +58,7 @@ __device__ __forceinline__ void LoadHalf(Shared& s, const Maps& maps, int buffer
 template <bool kFp8>
 __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint64_t keep = EvictNormal(), once = EvictFirst();
+  const uint64_t keep = kEvictNormal, once = kEvictFirst;
   ItemOrder order(s.order, step, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
   for (bool first = true;; first = false) {

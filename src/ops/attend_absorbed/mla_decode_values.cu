@@ -8,7 +8,6 @@
 //   builds on:     one launch less, and results that do not go through memory
 //   expected time: 16 heads, a context of 1024: 2.6 us; docs/design/mla-decode.md
 #include "cuda/cluster.h"
-#include "cuda/gpu.h"
 #include "cuda/launch_clusters.cuh"
 #include "ops/attend_absorbed/mla_decode_merge.cuh"
 #include "products/hopper/bf16_held.cuh"
@@ -118,7 +117,6 @@ __global__ void __launch_bounds__(bf16_held::kThreads)
 void StartMergeValues(const NarrowStep& step, const NarrowOutput& output, int blocks,
                       const Bf16ProductParams& values, cudaStream_t stream) {
   const bf16_held::Launch launch = bf16_held::LaunchOf(values);
-  Gpu::OfThread().AllowSharedMemory(MergeValues, bf16_held::kShared - 1024);
   LaunchClusters(MergeValues,
                  {.clusters = step.heads,
                   .blocks = kBlocks,

@@ -296,6 +296,9 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<kGroups>*>(memory);
   if (threadIdx.x == 0) {
+    PrefetchTensorMap(&maps.q);
+    PrefetchTensorMap(&maps.kv);
+    PrefetchTensorMap(&maps.rope);
     for (int group = 0; group < kGroups; ++group) {
       s.query_full[group].Init(1);
       s.query_empty[group].Init(4);
@@ -306,6 +309,8 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
       s.keys_empty[stage].Init(4 * kGroups);
       s.values_empty[stage].Init(4 * kGroups);
     }
+    s.item_wanted.Init(1);
+    s.item_found.Init(1);
     FenceMbarrierInit();
   }
   __syncthreads();
@@ -313,7 +318,9 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
   AllowNextKernel();
   if (threadIdx.x >= 128 * kGroups) {
     if constexpr (kGroups == 2) LowerRegisters<56>();
-    if (threadIdx.x < 128 * kGroups + kWarp) Producer<kGroups>(s, maps, step).Run();
+    const auto thread = threadIdx.x - 128 * kGroups;
+    if (thread == 0) Loader<kGroups>(s, maps).Run();
+    if (thread / kWarp == 1) FindItems(s, step);
   } else {
     if constexpr (kGroups == 2) RaiseRegisters<224>();
     Consumer<kGroups>(s, step).Run();

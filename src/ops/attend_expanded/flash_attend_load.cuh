@@ -1,4 +1,5 @@
-// How expanded attention loads: a block's shared memory, and the warp that fills it.
+// How expanded attention loads: a block's shared memory, the warp that finds items, and the
+// thread that loads.
 #pragma once
 
 #include "cuda/l2_policy.h"
@@ -21,30 +22,44 @@ struct Shared {
   ItemBuffer<kGroups> items[2];
   Mbarrier query_full[kGroups], query_empty[kGroups];  // with an item, whose bytes come later
   Mbarrier keys_full[2], keys_empty[2], values_full[2], values_empty[2];
+  Mbarrier item_wanted, item_found;
 };
 
-// A warp: lane 0 loads.
+// A warp: finds the block's items, one ahead of the thread that loads them.
 template <int kGroups>
-class Producer {
+__device__ void FindItems(Shared<kGroups>& s, const Step& step) {
+  Items<kGroups> items(step);
+  for (uint32_t n = 0;; ++n) {
+    if (n > 0) s.item_wanted.Wait((n - 1) & 1);
+    const Item item = items.Next(s.items[n & 1]);
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) s.item_found.Arrive();
+    if (item.most == 0) return;
+  }
+}
+
+// A thread.
+template <int kGroups>
+class Loader {
  public:
-  __device__ Producer(Shared<kGroups>& s, const Maps& maps, const Step& step)
-      : s_(s), maps_(maps), items_(step), leads_(threadIdx.x % kWarp == 0) {}
+  __device__ Loader(Shared<kGroups>& s, const Maps& maps) : s_(s), maps_(maps) {}
 
   __device__ void Run() {
-    Item item = items_.Next(s_.items[0]);
     for (uint32_t n = 0;; ++n) {
-      __syncwarp();  // what Next() wrote
-      if (leads_) LoadQuery(item, n & 1);
-      if (item.most == 0) return;
+      s_.item_found.Wait(n & 1);
+      const Item item = s_.items[n & 1].item;
       const int32_t tiles = Tiles(item.most);
+      if (tiles > 0) LoadKeys(item, 0);  // whose buffer is free before the query's
+      LoadQuery(item, n & 1);
+      if (tiles == 0) return;
       for (int32_t tile = 0; tile < tiles; ++tile) {
-        if (leads_) LoadTile(item, tile);
+        // Asked for late, an item goes to the block that is first done. The query's buffer was
+        // free, so the item's before this one is.
+        if (tile + 1 == tiles) s_.item_wanted.Arrive();
+        if (tile > 0) LoadKeys(item, tile);
+        LoadValues(item, tile);
         ring_.Advance();
       }
-      // Lane 0 has seen, by the query's buffer, that the item's is free. Asked for late, an item
-      // goes to the block that is first done.
-      __syncwarp();
-      item = items_.Next(s_.items[(n + 1) & 1]);
     }
   }
 
@@ -58,29 +73,31 @@ class Producer {
         continue;
       }
       s_.query_full[group].ArriveExpect(sizeof(s_.query[group]));
-      TmaLoad4(s_.query[group], &maps_.q, s_.query_full[group], EvictFirst(),
+      TmaLoad4(s_.query[group], &maps_.q, s_.query_full[group], kEvictFirst,
                {0, item.token + group * kTokensOfGroup, 0, item.head});
     }
   }
 
-  __device__ void LoadTile(const Item& item, int32_t tile) {
-    const uint64_t keep = EvictNormal();
-    const uint32_t stage = ring_.index, empty = ring_.parity ^ 1;
+  __device__ void LoadKeys(const Item& item, int32_t tile) {
+    const uint32_t stage = ring_.index;
     const int32_t position = item.at + tile * kKeys;
-    s_.keys_empty[stage].Wait(empty);
+    s_.keys_empty[stage].Wait(ring_.parity ^ 1);
     s_.keys_full[stage].ArriveExpect(3 * kChunkBytes);
-    TmaLoad4(s_.keys[stage], &maps_.kv, s_.keys_full[stage], keep, {0, position, 0, item.head});
-    TmaLoad2(s_.keys[stage][2], &maps_.rope, s_.keys_full[stage], keep, 0, position);
-    s_.values_empty[stage].Wait(empty);
+    TmaLoad4(s_.keys[stage], &maps_.kv, s_.keys_full[stage], kEvictNormal,
+             {0, position, 0, item.head});
+    TmaLoad2(s_.keys[stage][2], &maps_.rope, s_.keys_full[stage], kEvictNormal, 0, position);
+  }
+  __device__ void LoadValues(const Item& item, int32_t tile) {
+    const uint32_t stage = ring_.index;
+    s_.values_empty[stage].Wait(ring_.parity ^ 1);
     s_.values_full[stage].ArriveExpect(2 * kChunkBytes);
-    TmaLoad4(s_.values[stage], &maps_.kv, s_.values_full[stage], keep, {0, position, 2, item.head});
+    TmaLoad4(s_.values[stage], &maps_.kv, s_.values_full[stage], kEvictNormal,
+             {0, item.at + tile * kKeys, 2, item.head});
   }
 
   Shared<kGroups>& s_;
   const Maps& maps_;
-  Items<kGroups> items_;
   RingPosition<2> ring_;
-  const bool leads_;
 };
 
 }  // namespace fathom::flash

@@ -37,16 +37,81 @@ struct Merge {
   }
 };
 
+// What a warp adds of earlier pieces' output, and makes of this one's, tokens r and r + 8 of a
+// thread.
+struct Factors {
+  float keep[2], take[2];
+  uint32_t visible[2];  // bit 4 r: token r of the first eight, and of the others
+};
+
+// `out`: of the warp's first token. `staging`: of the warp, 16 rows of kStagedValues, swizzled.
+template <bool kFirst>
+__device__ __forceinline__ void WriteValues(__nv_bfloat16* out, int64_t stride,
+                                            const Factors& factors, const float (&sums)[64],
+                                            uint8_t* staging, uint32_t tile) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp), vector = lane % 8;
+  // Vector i of a lane: 16 bytes of this token.
+  const auto token = [&](int i) { return 4 * i + lane / 8; };
+  const auto visible = [&](int i) {
+    return (factors.visible[i / 2] >> (4 * (token(i) % 8)) & 1) != 0;
+  };
+#pragma unroll
+  for (int half = 0; half < kValue / kStagedValues; ++half) {
+    uint4 *staged[4], *to[4], values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      staged[i] =
+          reinterpret_cast<uint4*>(staging + token(i) * 128 + (vector ^ (token(i) % 8)) * 16);
+      to[i] = reinterpret_cast<uint4*>(out + token(i) * stride + half * kStagedValues) + vector;
+    }
+    if constexpr (!kFirst) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = visible(i) ? *to[i] : uint4{};
+    }
+    __syncwarp();
+    if constexpr (!kFirst) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) *staged[i] = values[i];
+      __syncwarp();
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      uint32_t words[4];
+      const float* const of = sums + 32 * half + 8 * k;
+      float y[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j] = of[j] * factors.take[j / 2 % 2];
+      if constexpr (!kFirst) {
+        LoadFragment(tile, k, words);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const auto& old = reinterpret_cast<const __nv_bfloat162&>(words[j / 2]);
+          y[j] = fmaf(__bfloat162float(j % 2 == 0 ? old.x : old.y), factors.keep[j / 2 % 2], y[j]);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[j] = PackPair(y[2 * j], y[2 * j + 1]);
+      StoreFragment(tile, k, words);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = *staged[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (visible(i)) *to[i] = values[i];
+    }
+  }
+}
+
 // `pair`: where the warp's first token and the item's head stand in out and lse. Nothing is read or
 // written of tokens past the row's, or to which nothing of the piece is visible. `staging`: of the
-// warpgroup, 64 rows of kStagedValues, swizzled; a warp uses its own 16. All lanes take part.
+// warpgroup. All lanes take part.
 __device__ __forceinline__ void WriteTokens(const Step& step, int64_t pair, bool first,
                                             const TokenState (&states)[2], const float (&sums)[64],
                                             uint8_t* staging) {
   constexpr float kLn2 = 0.6931471805599453f;
   const int lane = static_cast<int>(threadIdx.x % kWarp), warp = threadIdx.x % 128 / kWarp;
-  float factor[2], keep[2];
-  uint32_t visible[2];  // bit 4 r: token r of the first eight, and of the others
+  Factors factors;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float sum = states[i].sum;
@@ -56,53 +121,17 @@ __device__ __forceinline__ void WriteTokens(const Step& step, int64_t pair, bool
     const bool seen = states[i].seen > 0;
     float* const lse = step.lse + pair + int64_t{lane / 4 + 8 * i} * step.heads;
     if (seen && !first) merge = Merge::Of(*lse, merge.lse);
-    visible[i] = __ballot_sync(kAllLanes, seen);  // all lanes have read what one overwrites
+    factors.visible[i] = __ballot_sync(kAllLanes, seen);  // all have read what one overwrites
     if (seen && lane % 4 == 0) *lse = merge.lse;
-    factor[i] = __fdividef(merge.take, sum);
-    keep[i] = merge.keep;
+    factors.take[i] = __fdividef(merge.take, sum);
+    factors.keep[i] = merge.keep;
   }
+  __nv_bfloat16* const out = step.out + pair * kValue;
+  const int64_t stride = int64_t{step.heads} * kValue;
+  uint8_t* const of_warp = staging + 16 * warp * 128;
   const uint32_t tile = SharedAddress(staging);
-#pragma unroll
-  for (int half = 0; half < kValue / kStagedValues; ++half) {
-    // Vector i of a lane: 16 bytes of token 4 i + lane / 8.
-    const auto each = [&](auto&& use) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = 4 * i + lane / 8, vector = lane % 8;
-        if ((visible[i / 2] >> (4 * (token % 8)) & 1) == 0) continue;
-        uint8_t* const staged = staging + (16 * warp + token) * 128 + ((vector ^ (token % 8)) * 16);
-        __nv_bfloat16* const out =
-            step.out + (pair + int64_t{token} * step.heads) * kValue + half * kStagedValues;
-        use(*reinterpret_cast<uint4*>(staged), reinterpret_cast<uint4*>(out)[vector]);
-      }
-    };
-    __syncwarp();
-    if (!first) {
-      each([](uint4& staged, const uint4& out) { staged = out; });
-      __syncwarp();
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t words[4];
-      const float* const of = sums + 32 * half + 8 * k;
-      float y[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) y[j] = of[j] * factor[j / 2 % 2];
-      if (!first) {
-        LoadFragment(tile, k, words);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const auto& old = reinterpret_cast<const __nv_bfloat162&>(words[j / 2]);
-          y[j] = fmaf(__bfloat162float(j % 2 == 0 ? old.x : old.y), keep[j / 2 % 2], y[j]);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) words[j] = PackPair(y[2 * j], y[2 * j + 1]);
-      StoreFragment(tile, k, words);
-    }
-    __syncwarp();
-    each([](const uint4& staged, uint4& out) { out = staged; });
-  }
+  first ? WriteValues<true>(out, stride, factors, sums, of_warp, tile)
+        : WriteValues<false>(out, stride, factors, sums, of_warp, tile);
 }
 
 }  // namespace fathom::flash

@@ -65,6 +65,7 @@ static void LaunchFewTokens(const MoeExpertsArgs& a, std::span<std::byte> worksp
                                .tokens = a.x.dim(0),
                                .ids = Data<int32_t>(a.ids),
                                .topk = a.ids.dim(1),
+                               .shared = a.shared,
                                .y = b.product,
                                .y_stride = a.down->in,
                                .silu = true};

@@ -40,6 +40,9 @@ struct Bf16ProductParams {
   // The launch in front was of this function with the same ids: Hopper's kernel reads them before
   // it has ended.
   bool ids_early = false;
+  // Each token's last ids are the last so many matrices, in order: Hopper's kernel asks for some of
+  // their weights before the launch in front has ended.
+  int64_t shared = 0;
 
   // y: BF16, or F32. With `silu` the matrix holds gate and up, and y is [tokens, out / 2].
   void* y = nullptr;

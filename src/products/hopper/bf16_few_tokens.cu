@@ -13,186 +13,13 @@
 #include "cuda/launch_early.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/tensor_map.h"
-#include "cuda/tma.h"
-#include "products/cuda/few_pairs.cuh"
 #include "products/cuda/silu_mul.cuh"
-#include "products/hopper/bf16_few_tokens.h"
+#include "products/hopper/bf16_few_tokens_load.cuh"
 #include "products/hopper/gemm_tiles.cuh"
 
 namespace fathom {
 namespace bf16_few_tokens {
 namespace {
-
-constexpr int kChunkBytes = 2 * kBf16Chunk;  // one tile row of the 128-byte swizzle
-constexpr int kStageChunks = 2;
-constexpr int kMostStages = 32;
-constexpr int kTokens = kBf16FewTokens;  // of x
-constexpr int kXBytes = kTokens * kChunkBytes;
-constexpr int kMostPairs = FewPairs::kMost;
-
-struct Args {
-  Bf16ProductParams p;
-  int32_t channels;  // of the output
-  int32_t chunks;    // of K
-  int32_t across;    // tiles of a matrix
-  int32_t stages;
-};
-
-template <int kWarps_, bool kSilu_>
-struct Tile {
-  static constexpr int kWarps = kWarps_;  // that multiply
-  static constexpr bool kSilu = kSilu_;
-  static constexpr int kThreads = 32 * (kWarps + 2);
-  static constexpr int kWeightChannels = 16 * kWarps;
-  static constexpr int kOut = kSilu ? kWeightChannels / 2 : kWeightChannels;
-  static constexpr int kWeightBytes = kWeightChannels * kChunkBytes;  // of a chunk
-  static constexpr int kStageBytes = kStageChunks * (kWeightBytes + kXBytes);
-};
-
-// The pairs of each expert that few tokens chose: at most as many as there are tokens.
-struct Experts {
-  int32_t count;
-  int32_t matrix[kMostPairs], counts[kMostPairs];
-  int32_t pairs[kMostPairs][kTokens];
-};
-
-__device__ __forceinline__ int32_t LiveTokens(const Bf16ProductParams& p) {
-  return min(__ldcg(p.live), static_cast<int32_t>(p.tokens));
-}
-
-// One warp.
-__device__ void FindExperts(Experts& experts, const Bf16ProductParams& p) {
-  const int lane = threadIdx.x % 32;
-  const auto topk = static_cast<int32_t>(p.topk);
-  const int32_t pairs = LiveTokens(p) * topk;
-  int32_t count = 0;
-  for (int32_t base = 0; base < pairs; base += 32) {
-    const int32_t pair = base + lane;
-    const int32_t id = pair < pairs ? __ldcg(p.ids + pair) : -1;
-    // Experts that are there already, then those that are new among these 32.
-    int32_t place = -1;
-    for (int32_t i = 0; i < count; ++i) {
-      if (experts.matrix[i] == id) place = i;
-    }
-    const unsigned equal = __match_any_sync(kAllLanes, id);
-    const bool first = id >= 0 && place < 0 && (equal & ((1u << lane) - 1)) == 0;
-    const unsigned firsts = __ballot_sync(kAllLanes, first);
-    if (first) {
-      place = count + __popc(firsts & ((1u << lane) - 1));
-      experts.matrix[place] = id;
-      experts.counts[place] = 0;
-    }
-    place = __shfl_sync(kAllLanes, place, __ffs(equal) - 1);
-    __syncwarp();
-    const int32_t before = id >= 0 ? experts.counts[place] : 0;
-    __syncwarp();
-    if (id >= 0) {
-      const int32_t at = before + __popc(equal & ((1u << lane) - 1));
-      if (at < kTokens) experts.pairs[place][at] = pair;
-      if ((equal >> lane) == 1) experts.counts[place] = min(at + 1, kTokens);
-    }
-    count += __popc(firsts);
-    __syncwarp();
-  }
-  if (lane == 0) experts.count = count;
-}
-
-struct Ring {
-  int32_t index = 0, parity = 0, stages;
-  __device__ void Advance() {
-    if (++index == stages) index = 0, parity ^= 1;
-  }
-};
-
-struct Shared {
-  Mbarrier full[kMostStages], empty[kMostStages];
-  Experts experts;
-};
-
-// What a tile's stages hold.
-struct Place {
-  int32_t group, matrix, channel, tokens;  // tokens: or pairs
-};
-template <class T>
-__device__ Place PlaceOf(const Shared& shared, const Args& args, int32_t item) {
-  Place place;
-  place.group = item / args.across;
-  place.channel = (item - place.group * args.across) * T::kOut;
-  const bool pairs = args.p.ids != nullptr;
-  place.matrix = pairs ? shared.experts.matrix[place.group] : place.group;
-  place.tokens = pairs ? shared.experts.counts[place.group] : static_cast<int32_t>(args.p.tokens);
-  return place;
-}
-
-// Every stage of every tile: one lane. Does not wait for the kernels before.
-template <class T>
-__device__ void LoadWeights(Shared& shared, uint8_t* memory, const Args& args,
-                            const CUtensorMap& map, int32_t items) {
-  const uint64_t policy = EvictFirst();
-  Ring ring{.stages = args.stages};
-  for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
-    const Place place = PlaceOf<T>(shared, args, item);
-    const int32_t weight_channel =
-        place.matrix * args.channels * (T::kSilu ? 2 : 1) + place.channel;
-    for (int32_t chunk = 0; chunk < args.chunks; chunk += kStageChunks, ring.Advance()) {
-      Mbarrier& full = shared.full[ring.index];
-      uint8_t* to = memory + ring.index * kStageChunks * T::kWeightBytes;
-      const int32_t count = min(kStageChunks, args.chunks - chunk);
-      shared.empty[ring.index].Wait(ring.parity ^ 1);
-      full.ArriveExpect(count * T::kWeightBytes);
-      for (int32_t i = 0; i < count; ++i, to += T::kWeightBytes) {
-        TmaLoad2(to, &map, full, policy, (chunk + i) * kBf16Chunk, weight_channel);
-        if (T::kSilu) {
-          TmaLoad2(to + T::kWeightBytes / 2, &map, full, policy, (chunk + i) * kBf16Chunk,
-                   weight_channel + args.channels);
-        }
-      }
-    }
-  }
-}
-
-// The same of x: one warp.
-template <class T>
-__device__ void LoadTokens(Shared& shared, uint8_t* memory, const Args& args, int32_t items) {
-  constexpr int kVectors = kStageChunks * kBf16Chunk / 8;  // of 16 bytes, of a token
-  constexpr int kTokensAtATime = 32 / kVectors;
-  const Bf16ProductParams& p = args.p;
-  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(p.x);
-  const int lane = threadIdx.x % 32, vector = lane % kVectors;
-  const uint32_t first = SharedAddress(memory) + vector / 8 * kXBytes;
-  Ring ring{.stages = args.stages};
-  for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
-    const Place place = PlaceOf<T>(shared, args, item);
-    const __nv_bfloat16* from[kTokens / kTokensAtATime];
-#pragma unroll
-    for (int i = 0; i < kTokens / kTokensAtATime; ++i) {
-      const int32_t token = i * kTokensAtATime + lane / kVectors;
-      int64_t at = 0;
-      if (p.ids == nullptr) {
-        at = token * p.x_stride + place.matrix * p.x_head_stride;
-      } else if (token < place.tokens) {
-        const int32_t pair = shared.experts.pairs[place.group][token];
-        at = (p.x_of_pairs ? pair : pair / p.topk) * p.x_stride;
-      }
-      from[i] = x + at;
-    }
-    for (int32_t chunk = 0; chunk < args.chunks; chunk += kStageChunks, ring.Advance()) {
-      const int32_t channel = chunk * kBf16Chunk + vector * 8;
-      const uint32_t to = first + ring.index * kStageChunks * kXBytes;
-      shared.empty[ring.index].Wait(ring.parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < kTokens / kTokensAtATime; ++i) {
-        const int32_t token = i * kTokensAtATime + lane / kVectors;
-        if (token >= place.tokens) break;
-        const bool valid = channel < p.in;
-        kernels::CopyAsync(to + token * kChunkBytes + (vector % 8 ^ token) * 16,
-                           valid ? from[i] + channel : x, valid);
-      }
-      shared.full[ring.index].ArriveAfterCopies();
-    }
-  }
-  kernels::WaitForCopies<0>();
-}
 
 // What a warp multiplies of a chunk: 16 outputs, all tokens.
 struct Fragments {
@@ -303,6 +130,11 @@ __global__ void __launch_bounds__(T::kThreads, 2)
     }
     FenceMbarrierInit();
   }
+  WeightLoader<T> loader = {shared, memory, args, weight_map};
+  if (warp == T::kWarps && p.shared > 0) {
+    __syncwarp();
+    if (lane == 0) loader.LoadEarly();
+  }
   if (pairs) {
     if (!p.ids_early) WaitForPriorKernels();
     AllowNextKernel();  // after the wait: see ids_early
@@ -313,7 +145,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
       (pairs ? shared.experts.count : static_cast<int32_t>(p.count)) * args.across;
   const bool x_is_there = pairs && !p.ids_early;
   if (warp == T::kWarps) {
-    if (lane == 0) LoadWeights<T>(shared, memory, args, weight_map, items);
+    if (lane == 0) loader.Load(items);
   } else if (warp > T::kWarps) {
     if (!x_is_there) WaitForPriorKernels();
     LoadTokens<T>(shared, xs, args, items);

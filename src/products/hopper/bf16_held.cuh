@@ -65,7 +65,7 @@ class Block {
   __device__ __forceinline__ void AskForWeights(const CUtensorMap& map) {
     for (int part = 0; part < kMostParts; ++part) full_[part].Init(1);
     FenceMbarrierInit();
-    const uint64_t policy = EvictFirst();
+    const uint64_t policy = kEvictFirst;
     for (int32_t part = 0; part < a_.parts; ++part) {
       full_[part].ArriveExpect(kPartChunks * kWeightBytes);
 #pragma unroll

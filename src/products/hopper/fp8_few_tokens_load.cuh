@@ -77,7 +77,7 @@ struct Ring {
 template <bool kSilu>
 __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& runs,
                             const CUtensorMap* weight_map, int32_t weight_channel) {
-  const uint64_t policy = EvictFirst();
+  const uint64_t policy = kEvictFirst;
   const int32_t channel = Uniform(weight_channel);
   Ring ring;
   for (int32_t run = runs.first; run < runs.end(); ++run, ring.Advance(a.stages)) {

@@ -55,27 +55,26 @@ struct Fp8TokenGroups {
 
 enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
-// Tiles of the output by one block: tokens x channels. Of a pair, two blocks of a cluster share the
-// tokens' activations, of k128x256Pair the weights. Of chains, as many blocks as there are share
-// the tile, and k128x64Folds and k128x128Folds have them one after the other. kAuto chooses by
-// shape.
+// Tiles of the output by one block: tokens x channels. Of k256x128Pair and k128x128FoldsPair two
+// blocks of a cluster share the tokens' activations, of k128x256Pair the weights. Of chains, as
+// many blocks as there are share the tile, and folds have them one after the other. kAuto chooses
+// by shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
   k64x32,
-  k64x64Pair,
-  k64x128Pair,
-  k64x192,
-  k128x64Pair,
-  k128x128Pair,
+  k64x64,
+  k64x128,
+  k128x64,
+  k128x128,
+  k128x192,
   k256x128Pair,
-  k128x192Pair,
   k128x256Pair,
   // Where there are several chains (fp8_chains.h), and only there:
   k64x64Chains,
   k64x128Chains,
   k128x128Chains,
   k128x64Folds,
-  k128x128Folds,
+  k128x128FoldsPair,
 };
 
 // out[token] = x[token] W[its matrix]^T.

@@ -50,7 +50,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
   constexpr int kBoxChannels = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const Fp8Runs runs = RunsOfBlock<T>(args, rank);
-  const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
+  const uint64_t policy = kEvictNormal, weight_policy = args.read_once ? kEvictFirst : policy;
   const uint32_t bytes = (T::kXBoxes * args.x_box_tokens + T::kN) * kRun + T::kScaleBytes;
   RingPosition<T::kStages> ring;
   Work work, next;
