@@ -5,8 +5,9 @@
 
 namespace fathom {
 
-// For TMA, in the encoding that CUTLASS names (cute/arch/copy_sm90_desc.hpp, CacheHintSm90). Those
-// that `createpolicy` makes halve the rate at which TMA reads the L2 (docs/lab/fp8-gemm.md).
+// For TMA, in the encoding that CUTLASS names (cute/arch/copy_sm90_desc.hpp, CacheHintSm90). With
+// those that `createpolicy` makes TMA reads the L2 at two thirds of the rate
+// (docs/lab/fp8-gemm.md).
 inline constexpr uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
 
 // For cp.async, of any GPU from sm_80 on.

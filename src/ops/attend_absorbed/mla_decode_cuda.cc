@@ -316,8 +316,8 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
 
 bool MlaDecodeMultiplies(const MlaDecodeParams& p, const Bf16ProductParams& values) {
   return p.heads <= mla::kNarrowHeads && p.split.parts == 0 && p.tokens == 1 &&
-         values.in == kMlaLatent && values.out == mla::kValuesOut && Bf16GemmFits(values) &&
-         Bf16HeldFits(values);
+         values.tokens == 1 && values.count == p.heads && values.in == kMlaLatent &&
+         values.out == mla::kValuesOut && Bf16GemmFits(values) && Bf16HeldFits(values);
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
@@ -325,8 +325,7 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   CHECK(p.heads > 0 && (p.split.parts == 0 || p.heads >= mla::kNarrowHeads) && p.scale > 0 &&
         p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
         p.split.short_tokens % mla::kKeys == 0);
-  CHECK(p.values == nullptr || (MlaDecodeMultiplies(p, *p.values) && p.values->tokens == 1 &&
-                                p.values->count == p.heads),
+  CHECK(p.values == nullptr || MlaDecodeMultiplies(p, *p.values),
         "mla_decode: values of {} heads for {} of {} tokens", p.values->count, p.heads, p.tokens);
   if (p.heads <= mla::kNarrowHeads && p.split.parts == 0) return mla::LaunchNarrow(p, stream);
   for (int32_t first = 0; first < p.tokens; first += mla::PassTokens(p.heads)) {

@@ -137,15 +137,14 @@ __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int 
 // zeros behind the step's: columns do not meet.
 __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
                                           const NarrowItem& item) {
-  const uint64_t keep = kEvictNormal;
   uint8_t* rope = s.query[0] + item.width() * 8 * kHeadChunkBytes;
   s.query_full.ArriveExpect(item.width() * kNarrowChunks * kHeadChunkBytes);
   if (item.width() == 1) {
-    TmaLoad4(s.query, &maps.q_latent, s.query_full, keep, {0, 0, item.token, 0});
-    TmaLoad3(rope, &maps.q_rope, s.query_full, keep, {0, 0, item.token});
+    TmaLoad4(s.query, &maps.q_latent, s.query_full, kEvictNormal, {0, 0, item.token, 0});
+    TmaLoad3(rope, &maps.q_rope, s.query_full, kEvictNormal, {0, 0, item.token});
   } else {
-    TmaLoad4(s.query, &maps.pair_latent, s.query_full, keep, {0, 0, item.token, 0});
-    TmaLoad3(rope, &maps.pair_rope, s.query_full, keep, {0, 0, item.token});
+    TmaLoad4(s.query, &maps.pair_latent, s.query_full, kEvictNormal, {0, 0, item.token, 0});
+    TmaLoad3(rope, &maps.pair_rope, s.query_full, kEvictNormal, {0, 0, item.token});
   }
 }
 
@@ -153,7 +152,6 @@ __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
 template <bool kFp8, bool kMany>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint64_t again = kEvictNormal, once = kEvictFirst;
   NarrowWalk<kMany> walk(step, &s.tokens, static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0;
   NarrowPhase<kFp8> phase;
@@ -188,7 +186,7 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
       for (int32_t tile = begin; lane == 0 && tile < min(tiles, begin + kWarp); ++tile) {
         const int odd = tile % 2;
         LoadTile<kFp8>(s, maps, phase.Buffer(odd), s.pages[tile - begin], phase.Parity(odd) ^ 1,
-                       item.shared ? again : once);
+                       item.shared ? kEvictNormal : kEvictFirst);
         if (odd == 1 || tile + 1 == tiles) phase.Advance(1 + odd);
       }
       __syncwarp();

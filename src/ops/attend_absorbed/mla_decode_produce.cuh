@@ -58,7 +58,6 @@ __device__ __forceinline__ void LoadHalf(Shared& s, const Maps& maps, int buffer
 template <bool kFp8>
 __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint64_t keep = kEvictNormal, once = kEvictFirst;
   ItemOrder order(s.order, step, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
   for (bool first = true;; first = false) {
@@ -83,14 +82,14 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
         for (int box = 0; box < boxes; ++box) {
           const int32_t at = box * kQueryBox;
           for (int chunk = 0; chunk < kRopeChunk; ++chunk) {
-            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, keep,
+            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, kEvictNormal,
                      {0, first_pair + at, chunk});
           }
           if (step.heads == kQueryBox) {  // a token a box, and tokens may lie apart
-            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep,
+            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, kEvictNormal,
                      {0, 0, item.token + box});
           } else {
-            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep,
+            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, kEvictNormal,
                      {0, first_pair + at, 0});
           }
         }
@@ -111,7 +110,7 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
         for (int i = 0; i < 2; ++i) {
           const int half = i ^ buffer;
           s.empty[buffer][half].Wait(parity);
-          LoadHalf<kFp8>(s, maps, buffer, half, s.pages[tile - begin], once);
+          LoadHalf<kFp8>(s, maps, buffer, half, s.pages[tile - begin], kEvictFirst);
         }
         parities ^= 1 << buffer;
       }

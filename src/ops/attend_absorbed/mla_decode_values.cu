@@ -18,6 +18,7 @@ namespace {
 constexpr int kBlocks = kValuesOut / bf16_held::kOut;  // of a cluster
 constexpr int kShareThreads = kLatent / kBlocks / 2;   // two values each
 static_assert(kBlocks == 4 && kShareThreads == 64);
+static_assert(bf16_held::SharedBytes(kLatent / bf16_held::kPartChannels) <= 48 * 1024);
 
 // Which values of a head a thread has: those of a thread of NarrowConsumer, beside those of another
 // head.

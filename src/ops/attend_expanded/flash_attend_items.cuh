@@ -1,6 +1,6 @@
 // What blocks of expanded attention compute, and in which order: items of some tokens of a row and
-// a head, handed out one by one. The warp that loads asks for them, and leaves in shared memory
-// what the others need to know.
+// a head, handed out one by one. A warp of its own finds them (FindItems), and leaves in shared
+// memory what the others need to know.
 #pragma once
 
 #include "cuda/warp.h"

@@ -22,7 +22,8 @@ struct Shared {
   ItemBuffer<kGroups> items[2];
   Mbarrier query_full[kGroups], query_empty[kGroups];  // with an item, whose bytes come later
   Mbarrier keys_full[2], keys_empty[2], values_full[2], values_empty[2];
-  Mbarrier item_wanted, item_found;
+  Mbarrier item_wanted;  // by the loader, when the buffer of the item before is free
+  Mbarrier item_found;   // the next item is written
 };
 
 // A warp: finds the block's items, one ahead of the thread that loads them.
@@ -38,7 +39,7 @@ __device__ void FindItems(Shared<kGroups>& s, const Step& step) {
   }
 }
 
-// A thread.
+// A thread: of each item the first keys, the query, and the other tiles as their places are free.
 template <int kGroups>
 class Loader {
  public:

@@ -37,14 +37,14 @@ struct Merge {
   }
 };
 
-// What a warp adds of earlier pieces' output, and makes of this one's, tokens r and r + 8 of a
-// thread.
+// By what a thread scales earlier pieces' output (keep) and its own sums (take), of its two tokens.
 struct Factors {
   float keep[2], take[2];
   uint32_t visible[2];  // bit 4 r: token r of the first eight, and of the others
 };
 
-// `out`: of the warp's first token. `staging`: of the warp, 16 rows of kStagedValues, swizzled.
+// `out`: of the warp's first token. `staging`: of the warp, 16 rows of kStagedValues, swizzled;
+// `tile`: of the warpgroup, as shared memory's instructions name it.
 template <bool kFirst>
 __device__ __forceinline__ void WriteValues(__nv_bfloat16* out, int64_t stride,
                                             const Factors& factors, const float (&sums)[64],
@@ -57,7 +57,9 @@ __device__ __forceinline__ void WriteValues(__nv_bfloat16* out, int64_t stride,
   };
 #pragma unroll
   for (int half = 0; half < kValue / kStagedValues; ++half) {
-    uint4 *staged[4], *to[4], values[4];
+    uint4* staged[4];
+    uint4* to[4];
+    uint4 values[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       staged[i] =
@@ -130,8 +132,11 @@ __device__ __forceinline__ void WriteTokens(const Step& step, int64_t pair, bool
   const int64_t stride = int64_t{step.heads} * kValue;
   uint8_t* const of_warp = staging + 16 * warp * 128;
   const uint32_t tile = SharedAddress(staging);
-  first ? WriteValues<true>(out, stride, factors, sums, of_warp, tile)
-        : WriteValues<false>(out, stride, factors, sums, of_warp, tile);
+  if (first) {
+    WriteValues<true>(out, stride, factors, sums, of_warp, tile);
+  } else {
+    WriteValues<false>(out, stride, factors, sums, of_warp, tile);
+  }
 }
 
 }  // namespace fathom::flash

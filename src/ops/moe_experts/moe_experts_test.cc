@@ -212,14 +212,15 @@ TEST_P(MoeExpertsTest, ATokenDoesNotDependOnHundreds) {
 }
 
 // Experts that all tokens share may be read before the router has chosen: their pairs and sums stay
-// as they are, for one token, and for more than one block takes.
+// as they are, for one token, and for more than one block takes; 384 channels come in stages.
 TEST_P(MoeExpertsTest, SharedExpertsAreAsChosenOnes) {
-  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    const Experts e(dtype, 6, 128, 128);
+  for (const auto& [dtype, hidden] :
+       {std::pair(DType::kBF16, 128), {DType::kBF16, 384}, {DType::kF8E4M3, 128}}) {
+    const Experts e(dtype, 6, hidden, 128);
     const Packed w(GetParam(), e);
     for (const int shared : {1, 2}) {
       for (const int tokens : {0, 1, 2, 5, 8, 9}) {
-        Case c = MakeCase(Experts(dtype, 6 - shared, 128, 128), tokens, 2);
+        Case c = MakeCase(Experts(dtype, 6 - shared, hidden, 128), tokens, 2);
         Case all = {.x = c.x, .ids = {}, .weights = {}, .topk = 2 + shared};
         for (int t = 0; t < tokens; ++t) {
           for (int j = 0; j < all.topk; ++j) {

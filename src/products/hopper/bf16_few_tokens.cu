@@ -8,6 +8,7 @@
 //   expected time: docs/design/bf16-gemm.md
 #include <algorithm>
 
+#include "base/check.h"
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
     }
     FenceMbarrierInit();
   }
-  WeightLoader<T> loader = {shared, memory, args, weight_map};
+  WeightLoader<T> loader(shared, memory, args, weight_map);
   if (warp == T::kWarps && p.shared > 0) {
     __syncwarp();
     if (lane == 0) loader.LoadEarly();
@@ -194,6 +195,9 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 
 void LaunchBf16FewTokens(const Bf16ProductParams& p, cudaStream_t stream) {
   using namespace bf16_few_tokens;
+  CHECK(p.shared == 0 ||
+            (p.ids != nullptr && p.shared <= std::min<int64_t>({kMostShared, p.topk, p.count})),
+        "bf16_few_tokens: {} shared of {} matrices, {} a token", p.shared, p.count, p.topk);
   if (p.tokens == 0) return;
   // Small matrices are spread over more multiprocessors.
   const int64_t channels =

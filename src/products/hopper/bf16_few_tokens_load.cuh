@@ -18,6 +18,7 @@ constexpr int kMostStages = 32;
 constexpr int kTokens = kBf16FewTokens;  // of x
 constexpr int kXBytes = kTokens * kChunkBytes;
 constexpr int kMostPairs = FewPairs::kMost;
+constexpr int64_t kMostShared = 32;  // matrices: a lane each
 
 struct Args {
   Bf16ProductParams p;
@@ -38,7 +39,8 @@ struct Tile {
   static constexpr int kStageBytes = kStageChunks * (kWeightBytes + kXBytes);
 };
 
-// The pairs of each expert that few tokens chose: at most as many as there are tokens.
+// The pairs of each expert, at most as many as there are tokens. Experts that all tokens share come
+// first, also where no token is live; then those that few tokens chose.
 struct Experts {
   int32_t count;
   int32_t matrix[kMostPairs], counts[kMostPairs];
@@ -120,37 +122,35 @@ __device__ Place PlaceOf(const Shared& shared, const Args& args, int32_t item) {
 
 // Weights of tiles, stage by stage: one lane.
 template <class T>
-struct WeightLoader {
-  Shared& shared;
-  uint8_t* memory;
-  const Args& args;
-  const CUtensorMap& map;
-  int32_t early = 0;  // stages that are asked for already
+class WeightLoader {
+ public:
+  __device__ WeightLoader(Shared& shared, uint8_t* memory, const Args& args, const CUtensorMap& map)
+      : shared_(shared), memory_(memory), args_(args), map_(map) {}
 
   // Of a block whose first tile is of a matrix that all tokens share, as many stages as there are
   // places: which weights these are is known before the ids are.
   __device__ void LoadEarly() {
     const auto item = static_cast<int32_t>(blockIdx.x);
-    const auto matrices = static_cast<int32_t>(args.p.shared);
-    if (item >= matrices * args.across) return;
-    const int32_t group = item / args.across, channel = (item - group * args.across) * T::kOut;
-    const int32_t first = Channel(static_cast<int32_t>(args.p.count) - matrices + group, channel);
-    early = min(args.stages, (args.chunks + kStageChunks - 1) / kStageChunks);
-    for (int32_t stage = 0; stage < early; ++stage) LoadStage(stage, stage * kStageChunks, first);
+    const auto matrices = static_cast<int32_t>(args_.p.shared);
+    if (item >= matrices * args_.across) return;
+    const int32_t group = item / args_.across, channel = (item - group * args_.across) * T::kOut;
+    const int32_t first = Channel(static_cast<int32_t>(args_.p.count) - matrices + group, channel);
+    early_ = min(args_.stages, (args_.chunks + kStageChunks - 1) / kStageChunks);
+    for (int32_t stage = 0; stage < early_; ++stage) LoadStage(stage, stage * kStageChunks, first);
   }
 
   // All others. Does not wait for the kernels before.
   __device__ void Load(int32_t items) {
-    Ring ring{.stages = args.stages};
+    Ring ring{.stages = args_.stages};
     for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
-      const Place place = PlaceOf<T>(shared, args, item);
+      const Place place = PlaceOf<T>(shared_, args_, item);
       const int32_t first = Channel(place.matrix, place.channel);
-      for (int32_t chunk = 0; chunk < args.chunks; chunk += kStageChunks, ring.Advance()) {
-        if (early > 0) {
-          --early;
+      for (int32_t chunk = 0; chunk < args_.chunks; chunk += kStageChunks, ring.Advance()) {
+        if (early_ > 0) {
+          --early_;
           continue;
         }
-        shared.empty[ring.index].Wait(ring.parity ^ 1);
+        shared_.empty[ring.index].Wait(ring.parity ^ 1);
         LoadStage(ring.index, chunk, first);
       }
     }
@@ -158,21 +158,27 @@ struct WeightLoader {
 
  private:
   __device__ int32_t Channel(int32_t matrix, int32_t channel) const {
-    return matrix * args.channels * (T::kSilu ? 2 : 1) + channel;
+    return matrix * args_.channels * (T::kSilu ? 2 : 1) + channel;
   }
   __device__ void LoadStage(int32_t stage, int32_t chunk, int32_t channel) {
-    Mbarrier& full = shared.full[stage];
-    uint8_t* to = memory + stage * kStageChunks * T::kWeightBytes;
-    const int32_t count = min(kStageChunks, args.chunks - chunk);
+    Mbarrier& full = shared_.full[stage];
+    uint8_t* to = memory_ + stage * kStageChunks * T::kWeightBytes;
+    const int32_t count = min(kStageChunks, args_.chunks - chunk);
     full.ArriveExpect(count * T::kWeightBytes);
     for (int32_t i = 0; i < count; ++i, to += T::kWeightBytes) {
-      TmaLoad2(to, &map, full, kEvictFirst, (chunk + i) * kBf16Chunk, channel);
+      TmaLoad2(to, &map_, full, kEvictFirst, (chunk + i) * kBf16Chunk, channel);
       if (T::kSilu) {
-        TmaLoad2(to + T::kWeightBytes / 2, &map, full, kEvictFirst, (chunk + i) * kBf16Chunk,
-                 channel + args.channels);
+        TmaLoad2(to + T::kWeightBytes / 2, &map_, full, kEvictFirst, (chunk + i) * kBf16Chunk,
+                 channel + args_.channels);
       }
     }
   }
+
+  Shared& shared_;
+  uint8_t* const memory_;
+  const Args& args_;
+  const CUtensorMap& map_;
+  int32_t early_ = 0;  // stages that are asked for already
 };
 
 // x of every stage: one warp.

@@ -65,14 +65,13 @@ class Block {
   __device__ __forceinline__ void AskForWeights(const CUtensorMap& map) {
     for (int part = 0; part < kMostParts; ++part) full_[part].Init(1);
     FenceMbarrierInit();
-    const uint64_t policy = kEvictFirst;
     for (int32_t part = 0; part < a_.parts; ++part) {
       full_[part].ArriveExpect(kPartChunks * kWeightBytes);
 #pragma unroll
       for (int i = 0; i < kPartChunks; ++i) {
         const int32_t chunk = part * kPartChunks + i;
-        TmaLoad2(weights_ + chunk * kWeightBytes, &map, full_[part], policy, chunk * kBf16Chunk,
-                 matrix_ * a_.out + channel_);
+        TmaLoad2(weights_ + chunk * kWeightBytes, &map, full_[part], kEvictFirst,
+                 chunk * kBf16Chunk, matrix_ * a_.out + channel_);
       }
       Pause();
     }

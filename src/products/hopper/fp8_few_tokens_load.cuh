@@ -77,7 +77,6 @@ struct Ring {
 template <bool kSilu>
 __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& runs,
                             const CUtensorMap* weight_map, int32_t weight_channel) {
-  const uint64_t policy = kEvictFirst;
   const int32_t channel = Uniform(weight_channel);
   Ring ring;
   for (int32_t run = runs.first; run < runs.end(); ++run, ring.Advance(a.stages)) {
@@ -88,9 +87,10 @@ __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& 
     if (ElectLane()) {
       uint8_t* to = memory.weights + ring.index * kStageBytes;
       full.ArriveExpect(kStageBytes);
-      TmaLoad2(to, weight_map, full, policy, run * kRun, channel);
+      TmaLoad2(to, weight_map, full, kEvictFirst, run * kRun, channel);
       if constexpr (kSilu) {
-        TmaLoad2(to + kStageBytes / 2, weight_map, full, policy, run * kRun, channel + a.part_out);
+        TmaLoad2(to + kStageBytes / 2, weight_map, full, kEvictFirst, run * kRun,
+                 channel + a.part_out);
       }
     }
     __syncwarp();

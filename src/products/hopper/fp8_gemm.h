@@ -56,9 +56,8 @@ struct Fp8TokenGroups {
 enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
 // Tiles of the output by one block: tokens x channels. Of k256x128Pair and k128x128FoldsPair two
-// blocks of a cluster share the tokens' activations, of k128x256Pair the weights. Of chains, as
-// many blocks as there are share the tile, and folds have them one after the other. kAuto chooses
-// by shape.
+// blocks of a cluster share the tokens' activations, of k128x256Pair the weights. Of chains a block
+// for each shares the tile; a block of folds has all, one after the other. kAuto chooses by shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
   k64x32,
