@@ -89,7 +89,10 @@ void TimeFewTokens(const char* kind, const Shape& shape, int64_t topk = 0) {
         MedianOfRested(rest_ms, static_cast<int>(problems.size()), [&](int i, cudaStream_t stream) {
           Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
           p.tokens = shape.tokens;
-          if (topk > 0) p.ids = ids.get(), p.topk = topk, p.x_of_pairs = !shape.silu;
+          if (topk > 0) {
+            p.ids = ids.get(), p.topk = topk, p.shared = SharedOf(shape.count);
+            p.x_of_pairs = !shape.silu;
+          }
           launch(p, stream);
         });
     report.Add(Name(kind, shape.tokens, shape, hopper ? "engine" : "portable"),

@@ -1,6 +1,7 @@
 // Bits of BF16 products: every tile against one, the kernel for few tokens against that of many,
 // and both near the portable kernel's.
 #include <cstring>
+#include <set>
 
 #include "bench/bf16_gemm_problem.cuh"
 #include "products/hopper/bf16_few_tokens.h"
@@ -117,13 +118,16 @@ void CheckPairs(const Shape& shape, int64_t live, int64_t topk, bool x_of_pairs)
       LaunchBf16Gemm(p, nullptr, Bf16Tile::k64x64);
     }
   });
-  Expect(Result(problem.OutBytes(),
-                [&](void* y) {
-                  Bf16ProductParams p = problem.Params(count.get(), y);
-                  p.ids = ids.get(), p.topk = topk, p.tokens = tokens, p.x_of_pairs = x_of_pairs;
-                  LaunchBf16FewTokens(p, nullptr);
-                }),
-         expected, shape, live, "pairs");
+  for (const int64_t shared : std::set<int64_t>{0, SharedOf(shape.count)}) {
+    Expect(Result(problem.OutBytes(),
+                  [&](void* y) {
+                    Bf16ProductParams p = problem.Params(count.get(), y);
+                    p.ids = ids.get(), p.topk = topk, p.tokens = tokens;
+                    p.x_of_pairs = x_of_pairs, p.shared = shared;
+                    LaunchBf16FewTokens(p, nullptr);
+                  }),
+           expected, shape, live, shared > 0 ? "pairs, shared experts" : "pairs");
+  }
 }
 
 }  // namespace

@@ -108,6 +108,11 @@ struct Groups {
   DeviceArray<int32_t> counts, begins;
   int64_t total, with_tokens;
 };
+// V2-Lite's 66 experts: all tokens share the last two.
+inline int64_t SharedOf(int64_t experts) {
+  return experts == 66 ? 2 : 0;
+}
+
 // Distinct experts for each token.
 inline std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t experts) {
   std::vector<int32_t> chosen;
@@ -117,7 +122,7 @@ inline std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t 
     std::iota(ids.begin(), ids.end(), 0);
     for (int64_t j = 0; j < topk; ++j) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      const bool shared = experts == 66 && j >= topk - 2;
+      const bool shared = j >= topk - SharedOf(experts);
       if (!shared) std::swap(ids[j], ids[j + (state >> 33) % (experts - j - 2)]);
       chosen.push_back(shared ? static_cast<int32_t>(experts - topk + j) : ids[j]);
     }

@@ -271,7 +271,7 @@ class Recorder:
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
         dummy = ["--load-format", "dummy", "--config-preset"]
-        rest = ["--output-len", "64", "--repeats", "1", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192",
+        rest = ["--output-len", "128", "--repeats", "1", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192",
                 "--synthetic-routing", "uniform"]
         shape = ["--batch-size", "1,8,32,128", "--input-len", "1024,4096,8192", "--prefill-len", "4096,16384,65536", *rest]
         self.host_gap(*dummy, "v2-lite", "--dtype", "bf16", "--num-layers", "6", "--batch-size", "128",
