@@ -149,11 +149,15 @@ void TimeGroups(const GroupShape& shape, const Tiles& tiles) {
 void TimeGrouped() {
   TimeGroups({4, 8192, 8192, 4096, 7168}, kManyTokens);
   TimeGroups({4, 8192, 8192, 7168, 2048}, kManyTokens);
+  TimeGroups({8, 4096, 4096, 4096, 7168}, kManyTokens);
+  TimeGroups({8, 4096, 4096, 7168, 2048}, kManyTokens);
 }
 
 void TimeMasked() {
   TimeGroups({4, 256, 512, 4096, 7168}, kManyTokens);
   TimeGroups({4, 256, 512, 7168, 2048}, kManyTokens);
+  TimeGroups({8, 64, 128, 4096, 7168}, kFewTokens);
+  TimeGroups({8, 64, 128, 7168, 2048}, kFewTokens);
   TimeGroups({64, 16, 32, 2816, 2048}, kFewTokens);
   TimeGroups({32, 8, 32, 7168, 2048}, kFewTokens);
 }
