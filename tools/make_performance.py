@@ -290,7 +290,7 @@ def gpu_tests(record):
     return "\n".join(parts)
 
 
-FORCED = re.compile(r".* (\d+x\d+( pair| chains| folds)?|mma\.sync|alone)")  # a tile, or a kernel, whatever the shape
+FORCED = re.compile(r".* (\d+x\d+( pair| chains| folds(, pair)?)?|mma\.sync|alone)")  # a tile, or a kernel, whatever the shape
 
 
 def taken(results):
