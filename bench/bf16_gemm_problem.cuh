@@ -123,7 +123,7 @@ inline std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t 
     for (int64_t j = 0; j < topk; ++j) {
       state = state * 6364136223846793005u + 1442695040888963407u;
       const bool shared = j >= topk - SharedOf(experts);
-      if (!shared) std::swap(ids[j], ids[j + (state >> 33) % (experts - j - 2)]);
+      if (!shared) std::swap(ids[j], ids[j + (state >> 33) % (experts - j - SharedOf(experts))]);
       chosen.push_back(shared ? static_cast<int32_t>(experts - topk + j) : ids[j]);
     }
   }

@@ -12,7 +12,8 @@
 namespace fathom::bench {
 namespace {
 
-constexpr double kTolerance = 5e-3;  // weights and output are rounded to BF16: 2^-9 each
+constexpr int kRestMs = 250, kLaunches = 16;  // before a time; of a replay
+constexpr double kTolerance = 5e-3;           // weights and output are rounded to BF16: 2^-9 each
 constexpr int kQuery = kFlashNope + kFlashRope, kKv = kFlashNope + kFlashValue;
 
 JsonObject json;  // that --json writes
@@ -274,8 +275,8 @@ bool CheckAll() {
 
 void Time(int heads, int tokens, int begin, double peak) {
   const Problem p(heads, tokens, begin);
-  const double us =
-      MedianMicroseconds(4, 15, [&](int, cudaStream_t stream) { p.Launch(0, p.context, stream); });
+  const double us = MedianOfRested(
+      kRestMs, kLaunches, [&](int, cudaStream_t stream) { p.Launch(0, p.context, stream); });
   const double visible = double(tokens) * begin + double(tokens) * (tokens + 1) / 2;
   const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
   std::printf("%5d %6d %6d %9.1f %7.1f %5.1f\n", heads, tokens, begin, us, tflops,
@@ -293,8 +294,9 @@ void TimeRows(int heads, int rows, int tokens, double peak) {
   std::vector<int> borders;
   for (int i = 0; i <= rows; ++i) borders.push_back(i * tokens);
   p.PlaceRows(borders);
-  const double us = MedianMicroseconds(
-      4, 15, [&](int, cudaStream_t stream) { p.LaunchRows(borders, 0, rows, stream); });
+  const double us = MedianOfRested(kRestMs, kLaunches, [&](int, cudaStream_t stream) {
+    p.LaunchRows(borders, 0, rows, stream);
+  });
   const double visible = double(rows) * tokens * (tokens + 1) / 2;
   const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
   std::printf("%5d %2d x %4d          %5.1f %7.1f %5.1f\n", heads, rows, tokens, us, tflops,

@@ -241,7 +241,7 @@ class Recorder:
             if flash.exists():
                 self.run(f"flash_attend_{mode}", [flash, mode, "--json", self.results / f"flash_attend_{mode}.json"], 60)
         for bench, name, cases in (
-                ("fp8", "large", ["large"]), ("fp8", "small", ["small"]), ("fp8", "few", ["few"]),
+                ("fp8", "v3", ["v3"]), ("fp8", "large", ["large"]), ("fp8", "small", ["small"]), ("fp8", "few", ["few"]),
                 ("fp8", "grouped", ["masked", "grouped", "uneven"]), ("fp8", "silu", ["silu"]), ("fp8", "other", ["other"]),
                 ("fp8", "chains", ["chains"]),
                 ("fp8", "library", ["library"]), ("bf16", "check", ["check"]), ("bf16", "dense", ["dense"]),
@@ -280,9 +280,13 @@ class Recorder:
         for dtype in ("bf16", "fp8"):
             v2_lite = [*dummy, "v2-lite", "--dtype", dtype, "--kv-cache-memory-bytes", "42GiB"]
             self.bench_offline(f"v2-lite-{dtype}", *v2_lite, *shape)
+            # 128 contexts of 32,768 positions would be 130 GB.
             self.bench_offline(f"v2-lite-{dtype}-32k", *v2_lite, "--batch-size", "1,8,32", *long)
         v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "28GiB"]
         self.bench_offline("v3-5-layers-fp8", *v3, *shape)
+        for layers in ("1", "3"):  # by which make_performance.py tells kinds of layers apart
+            self.bench_offline(f"v3-{layers}-layers-fp8", *dummy, "v3", "--num-layers", layers, "--kv-cache-memory-bytes", "4GiB",
+                               "--batch-size", "1,8", "--input-len", "1024", "--prefill-len", "4096", *rest)
         self.bench_offline("v3-5-layers-fp8-32k", *v3, "--batch-size", "1,8,32,128", *long)
         sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *rest, "--temperature", "1"]
         self.bench_offline("v3-5-layers-fp8-sampled", *v3, *sampled)

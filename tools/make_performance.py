@@ -316,21 +316,40 @@ def gpu_bench(name, result):
     return "\n".join((f"### {name}", "", wrapped(about), "", table(("", *titles), lines)))
 
 
+def layer_kinds(results):
+    """V3's step by kinds of layers: what models with more of a kind take longer."""
+    models = [results[f"v3-{layers}-layers-fp8"] for layers in (1, 3, 5)]
+    rate, lines = models[-1]["read_bandwidth_gb_s"], []
+    for batch in (1, 8):
+        steps = [next(r for r in model["results"] if (r["batch_size"], r["input_len"]) == (batch, 1024)) for model in models]
+
+        def kinds(key):
+            one, three, five = (step[key] for step in steps)
+            dense = (three - one) / 2
+            return one - dense, dense, (five - three) / 2
+
+        lines += [(batch, kind, f"{ms:.3f}", f"{size / 1e9:.3f}", percent(size / 1e6 / rate / ms)) for kind, ms, size in
+                  zip(("head and sampling", "dense layer", "layer with experts"), kinds("decode_step_ms"), kinds("unique_bytes_per_step"))]
+    about = ("Decode steps of V3's shape with a context of 1024: differences between those of 1, 3 and 5 layers, of which the "
+             "first three are dense. *of bandwidth*: bytes at the rate of reading.")
+    return "\n".join(("### V3's layers by kind", "", wrapped(about), "", table(("batch", "", "ms", "GB", "of bandwidth"), lines)))
+
+
 def gpu_sections():
     folder = RESULTS / "h200"
     if not (folder / "tests.json").exists():
         return ["No result is stored yet.\n"]
-    parts = [gpu_tests(json.loads((folder / "tests.json").read_text()))]
-    for path in sorted(folder.glob("*.json")):
-        if path.name == "tests.json":
-            continue
-        result = json.loads(path.read_text())
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    parts = [gpu_tests(results.pop("tests"))]
+    for name, result in results.items():
         if result.get("benchmark") == "offline":
             parts.append((gpu_offline_section if "cuda_driver" in result else offline_section)(result))
         elif result.get("benchmark") == "serve":
             parts.append(serve_section(result))
         else:
-            parts.append(gpu_bench(path.stem, result))
+            parts.append(gpu_bench(name, result))
+    if "v3-1-layers-fp8" in results:
+        parts.append(layer_kinds(results))
     return parts
 
 

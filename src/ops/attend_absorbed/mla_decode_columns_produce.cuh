@@ -84,11 +84,11 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
     for (int i = 0; kFp8 && i < kColumnsWidenWarps; ++i) full.Arrive();  // nothing to widen
     for (int32_t at = 0; at < boxes * kQueryBox; at += kQueryBox) {
       for (int chunk = 4 * half; chunk < 4 * half + 4; ++chunk) {
-        TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, kEvictNormal,
+        TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, kTmaEvictNormal,
                  {0, first_pair + at, (chunk + 4 * odd) % 8});
       }
       if (half == 1) {
-        TmaLoad3(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, kEvictNormal,
+        TmaLoad3(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, kTmaEvictNormal,
                  {0, first_pair + at, 0});
       }
     }
@@ -104,15 +104,15 @@ __device__ __forceinline__ void LoadKeys(ColumnsShared<kBlocks>& s, const Maps& 
   if constexpr (kFp8) {
     Mbarrier& codes = s.key_codes[half];
     codes.ArriveExpect(kRawHalfBytes + (half == 0 ? sizeof(s.key_scales) : 0));
-    TmaLoad4(s.keys[4 * half + kRawChunk], &maps.latent, codes, kEvictNormal,
+    TmaLoad4(s.keys[4 * half + kRawChunk], &maps.latent, codes, kTmaEvictNormal,
              {0, 0, 2 * (half ^ odd), page});
-    if (half == 0) TmaLoad2(s.key_scales, &maps.scales, codes, kEvictNormal, 0, page);
+    if (half == 0) TmaLoad2(s.key_scales, &maps.scales, codes, kTmaEvictNormal, 0, page);
     full.ArriveExpect(half == 1 ? kChunkBytes : 0);
   } else {
     full.ArriveExpect((4 + half) * kChunkBytes);
-    TmaLoad4(s.keys[4 * half], &maps.latent, full, kEvictNormal, {0, 0, 4 * (half ^ odd), page});
+    TmaLoad4(s.keys[4 * half], &maps.latent, full, kTmaEvictNormal, {0, 0, 4 * (half ^ odd), page});
   }
-  if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, kEvictNormal, {0, 0, 0, page});
+  if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, kTmaEvictNormal, {0, 0, 0, page});
 }
 
 // The warp that finds items, and loads queries and the tiles that this block scores.
@@ -179,14 +179,14 @@ __device__ __forceinline__ void LoadValues(ColumnsShared<kBlocks>& s, const Maps
     codes.ArriveExpect(kChunksOfBlock * kKeys * (64 + 4));
 #pragma unroll
     for (int chunk = 0; chunk < kChunksOfBlock; ++chunk) {
-      TmaLoad2(values[chunk], &maps.scales, codes, kEvictNormal, 0, page);
-      TmaLoad4(values[chunk] + kSlotCodes, &maps.values, codes, kEvictNormal,
+      TmaLoad2(values[chunk], &maps.scales, codes, kTmaEvictNormal, 0, page);
+      TmaLoad4(values[chunk] + kSlotCodes, &maps.values, codes, kTmaEvictNormal,
                {0, 0, first + chunk, page});
     }
   } else {
     Mbarrier& full = s.slot_full[slot];
     full.ArriveExpect(kChunksOfBlock * kChunkBytes);
-    TmaLoad4(values, &maps.values, full, kEvictNormal, {0, 0, first, page});
+    TmaLoad4(values, &maps.values, full, kTmaEvictNormal, {0, 0, first, page});
   }
 }
 

@@ -326,7 +326,8 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
         p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
         p.split.short_tokens % mla::kKeys == 0);
   CHECK(p.values == nullptr || MlaDecodeMultiplies(p, *p.values),
-        "mla_decode: values of {} heads for {} of {} tokens", p.values->count, p.heads, p.tokens);
+        "mla_decode: {} matrices of values for {} heads, {} tokens", p.values->count, p.heads,
+        p.tokens);
   if (p.heads <= mla::kNarrowHeads && p.split.parts == 0) return mla::LaunchNarrow(p, stream);
   for (int32_t first = 0; first < p.tokens; first += mla::PassTokens(p.heads)) {
     mla::LaunchWide(p, first, stream);

@@ -140,11 +140,11 @@ __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
   uint8_t* rope = s.query[0] + item.width() * 8 * kHeadChunkBytes;
   s.query_full.ArriveExpect(item.width() * kNarrowChunks * kHeadChunkBytes);
   if (item.width() == 1) {
-    TmaLoad4(s.query, &maps.q_latent, s.query_full, kEvictNormal, {0, 0, item.token, 0});
-    TmaLoad3(rope, &maps.q_rope, s.query_full, kEvictNormal, {0, 0, item.token});
+    TmaLoad4(s.query, &maps.q_latent, s.query_full, kTmaEvictNormal, {0, 0, item.token, 0});
+    TmaLoad3(rope, &maps.q_rope, s.query_full, kTmaEvictNormal, {0, 0, item.token});
   } else {
-    TmaLoad4(s.query, &maps.pair_latent, s.query_full, kEvictNormal, {0, 0, item.token, 0});
-    TmaLoad3(rope, &maps.pair_rope, s.query_full, kEvictNormal, {0, 0, item.token});
+    TmaLoad4(s.query, &maps.pair_latent, s.query_full, kTmaEvictNormal, {0, 0, item.token, 0});
+    TmaLoad3(rope, &maps.pair_rope, s.query_full, kTmaEvictNormal, {0, 0, item.token});
   }
 }
 
@@ -186,7 +186,7 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
       for (int32_t tile = begin; lane == 0 && tile < min(tiles, begin + kWarp); ++tile) {
         const int odd = tile % 2;
         LoadTile<kFp8>(s, maps, phase.Buffer(odd), s.pages[tile - begin], phase.Parity(odd) ^ 1,
-                       item.shared ? kEvictNormal : kEvictFirst);
+                       item.shared ? kTmaEvictNormal : kTmaEvictFirst);
         if (odd == 1 || tile + 1 == tiles) phase.Advance(1 + odd);
       }
       __syncwarp();

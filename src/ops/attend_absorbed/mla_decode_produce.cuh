@@ -82,14 +82,14 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
         for (int box = 0; box < boxes; ++box) {
           const int32_t at = box * kQueryBox;
           for (int chunk = 0; chunk < kRopeChunk; ++chunk) {
-            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, kEvictNormal,
+            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, kTmaEvictNormal,
                      {0, first_pair + at, chunk});
           }
           if (step.heads == kQueryBox) {  // a token a box, and tokens may lie apart
-            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, kEvictNormal,
+            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, kTmaEvictNormal,
                      {0, 0, item.token + box});
           } else {
-            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, kEvictNormal,
+            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, kTmaEvictNormal,
                      {0, first_pair + at, 0});
           }
         }
@@ -110,7 +110,7 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
         for (int i = 0; i < 2; ++i) {
           const int half = i ^ buffer;
           s.empty[buffer][half].Wait(parity);
-          LoadHalf<kFp8>(s, maps, buffer, half, s.pages[tile - begin], kEvictFirst);
+          LoadHalf<kFp8>(s, maps, buffer, half, s.pages[tile - begin], kTmaEvictFirst);
         }
         parities ^= 1 << buffer;
       }

@@ -74,7 +74,7 @@ class Loader {
         continue;
       }
       s_.query_full[group].ArriveExpect(sizeof(s_.query[group]));
-      TmaLoad4(s_.query[group], &maps_.q, s_.query_full[group], kEvictFirst,
+      TmaLoad4(s_.query[group], &maps_.q, s_.query_full[group], kTmaEvictFirst,
                {0, item.token + group * kTokensOfGroup, 0, item.head});
     }
   }
@@ -84,15 +84,15 @@ class Loader {
     const int32_t position = item.at + tile * kKeys;
     s_.keys_empty[stage].Wait(ring_.parity ^ 1);
     s_.keys_full[stage].ArriveExpect(3 * kChunkBytes);
-    TmaLoad4(s_.keys[stage], &maps_.kv, s_.keys_full[stage], kEvictNormal,
+    TmaLoad4(s_.keys[stage], &maps_.kv, s_.keys_full[stage], kTmaEvictNormal,
              {0, position, 0, item.head});
-    TmaLoad2(s_.keys[stage][2], &maps_.rope, s_.keys_full[stage], kEvictNormal, 0, position);
+    TmaLoad2(s_.keys[stage][2], &maps_.rope, s_.keys_full[stage], kTmaEvictNormal, 0, position);
   }
   __device__ void LoadValues(const Item& item, int32_t tile) {
     const uint32_t stage = ring_.index;
     s_.values_empty[stage].Wait(ring_.parity ^ 1);
     s_.values_full[stage].ArriveExpect(2 * kChunkBytes);
-    TmaLoad4(s_.values[stage], &maps_.kv, s_.values_full[stage], kEvictNormal,
+    TmaLoad4(s_.values[stage], &maps_.kv, s_.values_full[stage], kTmaEvictNormal,
              {0, item.at + tile * kKeys, 2, item.head});
   }
 

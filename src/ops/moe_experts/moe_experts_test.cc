@@ -212,10 +212,11 @@ TEST_P(MoeExpertsTest, ATokenDoesNotDependOnHundreds) {
 }
 
 // Experts that all tokens share may be read before the router has chosen: their pairs and sums stay
-// as they are, for one token, and for more than one block takes; 384 channels come in stages.
+// as they are, for one token, and for more than one block takes; 1536 channels go round the ring of
+// stages.
 TEST_P(MoeExpertsTest, SharedExpertsAreAsChosenOnes) {
   for (const auto& [dtype, hidden] :
-       {std::pair(DType::kBF16, 128), {DType::kBF16, 384}, {DType::kF8E4M3, 128}}) {
+       {std::pair(DType::kBF16, 128), {DType::kBF16, 1536}, {DType::kF8E4M3, 128}}) {
     const Experts e(dtype, 6, hidden, 128);
     const Packed w(GetParam(), e);
     for (const int shared : {1, 2}) {

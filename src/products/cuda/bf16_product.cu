@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
       .x = p.x,
       .place = {},
       .out_begin = out_begin,
-      .policy = kTokens == 8 ? EvictFirst() : 0,
+      .policy = kTokens == 8 ? CpAsyncEvictFirst() : 0,
       .pairs = p.ids == nullptr ? nullptr : few.pair};
   const auto load_first = [&](auto load) {
 #pragma unroll

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
   }
   WeightLoader<T> loader(shared, memory, args, weight_map);
   if (warp == T::kWarps && p.shared > 0) {
-    __syncwarp();
+    __syncwarp();  // other lanes made the barriers
     if (lane == 0) loader.LoadEarly();
   }
   if (pairs) {

@@ -40,7 +40,8 @@ struct Tile {
 };
 
 // The pairs of each expert, at most as many as there are tokens. Experts that all tokens share come
-// first, also where no token is live; then those that few tokens chose.
+// first, also where no token is live, because their weights were asked for before that was known;
+// then those that few tokens chose.
 struct Experts {
   int32_t count;
   int32_t matrix[kMostPairs], counts[kMostPairs];
@@ -166,9 +167,9 @@ class WeightLoader {
     const int32_t count = min(kStageChunks, args_.chunks - chunk);
     full.ArriveExpect(count * T::kWeightBytes);
     for (int32_t i = 0; i < count; ++i, to += T::kWeightBytes) {
-      TmaLoad2(to, &map_, full, kEvictFirst, (chunk + i) * kBf16Chunk, channel);
+      TmaLoad2(to, &map_, full, kTmaEvictFirst, (chunk + i) * kBf16Chunk, channel);
       if (T::kSilu) {
-        TmaLoad2(to + T::kWeightBytes / 2, &map_, full, kEvictFirst, (chunk + i) * kBf16Chunk,
+        TmaLoad2(to + T::kWeightBytes / 2, &map_, full, kTmaEvictFirst, (chunk + i) * kBf16Chunk,
                  channel + args_.channels);
       }
     }

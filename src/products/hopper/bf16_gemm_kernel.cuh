@@ -36,7 +36,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
                      int32_t step, uint32_t rank) {
   const uint32_t x_bytes = T::kPairChannels * args.x_box_tokens * kChunkBytes;
   constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
-  const uint64_t weight_policy = args.read_once ? kEvictFirst : kEvictNormal;
+  const uint64_t weight_policy = args.read_once ? kTmaEvictFirst : kTmaEvictNormal;
   const int32_t pair_token = rank / T::kPairChannels, pair_channel = rank % T::kPairChannels;
   const auto same_tokens =
       static_cast<uint16_t>(((1 << T::kPairChannels) - 1) << pair_token * T::kPairChannels);
@@ -91,7 +91,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
         if (chunk >= early) load_weights(ring.index, chunk);
         if (has_tokens) {
           LoadX<T>(shared.x[ring.index] + part * kChunkBytes, maps.x, shared.full[ring.index],
-                   kEvictNormal, same_tokens, {chunk * kBf16Chunk, x_token + part, head});
+                   kTmaEvictNormal, same_tokens, {chunk * kBf16Chunk, x_token + part, head});
         }
       }
       __syncwarp();

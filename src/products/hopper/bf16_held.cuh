@@ -70,7 +70,7 @@ class Block {
 #pragma unroll
       for (int i = 0; i < kPartChunks; ++i) {
         const int32_t chunk = part * kPartChunks + i;
-        TmaLoad2(weights_ + chunk * kWeightBytes, &map, full_[part], kEvictFirst,
+        TmaLoad2(weights_ + chunk * kWeightBytes, &map, full_[part], kTmaEvictFirst,
                  chunk * kBf16Chunk, matrix_ * a_.out + channel_);
       }
       Pause();

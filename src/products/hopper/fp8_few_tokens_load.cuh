@@ -87,9 +87,9 @@ __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& 
     if (ElectLane()) {
       uint8_t* to = memory.weights + ring.index * kStageBytes;
       full.ArriveExpect(kStageBytes);
-      TmaLoad2(to, weight_map, full, kEvictFirst, run * kRun, channel);
+      TmaLoad2(to, weight_map, full, kTmaEvictFirst, run * kRun, channel);
       if constexpr (kSilu) {
-        TmaLoad2(to + kStageBytes / 2, weight_map, full, kEvictFirst, run * kRun,
+        TmaLoad2(to + kStageBytes / 2, weight_map, full, kTmaEvictFirst, run * kRun,
                  channel + a.part_out);
       }
     }

@@ -52,7 +52,8 @@ int64_t MostOfSmallTile(const Fp8TokenGroups& groups) {
 
 constexpr int64_t kMostTokensOfChains = 512;  // of more, one chain takes less time
 
-// The same where blocks can share a tile: they do if all are at work at the same time.
+// For several chains: blocks share a tile, a chain each, where all of them are at work at the same
+// time.
 Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int chains) {
   const int64_t clusters = chains == 4 ? 30 : chains == 3 ? 42 : 64;
   const auto at_once = [&](int64_t tile_tokens, int64_t tile_channels) {

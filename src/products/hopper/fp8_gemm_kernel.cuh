@@ -50,7 +50,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
   constexpr int kBoxChannels = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const Fp8Runs runs = RunsOfBlock<T>(args, rank);
-  const uint64_t weight_policy = args.read_once ? kEvictFirst : kEvictNormal;
+  const uint64_t weight_policy = args.read_once ? kTmaEvictFirst : kTmaEvictNormal;
   const uint32_t bytes = (T::kXBoxes * args.x_box_tokens + T::kN) * kRun + T::kScaleBytes;
   RingPosition<T::kStages> ring;
   Work work, next;
@@ -93,18 +93,18 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
           const int part = rank * args.x_box_tokens;
-          TmaLoadMulticast2(x + part * kRun, &maps.x, full, kEvictNormal, kAllBlocks,
+          TmaLoadMulticast2(x + part * kRun, &maps.x, full, kTmaEvictNormal, kAllBlocks,
                             {run * kRun, x_token + part});
         } else if (T::kShare == Share::kWeights && work.beside) {
           if (rank == 0) {
-            TmaLoadMulticast2(x, &maps.x, full, kEvictNormal, kAllBlocks, {run * kRun, x_token});
+            TmaLoadMulticast2(x, &maps.x, full, kTmaEvictNormal, kAllBlocks, {run * kRun, x_token});
           }
         } else {
-          TmaLoad2(x, &maps.x, full, kEvictNormal, run * kRun, x_token);
+          TmaLoad2(x, &maps.x, full, kTmaEvictNormal, run * kRun, x_token);
         }
 #pragma unroll
         for (int box = 0; box < T::kScaleBoxes; ++box) {
-          TmaLoad2(shared.x_scales[ring.index][box], &maps.x_scales, full, kEvictNormal,
+          TmaLoad2(shared.x_scales[ring.index][box], &maps.x_scales, full, kTmaEvictNormal,
                    (x_token & ~3) + 128 * box, run);
         }
       }
