@@ -11,7 +11,7 @@ Result<std::vector<PartOfRank>> PartsOfRanks(const Checkpoint& checkpoint,
   const ModelConfig& config = checkpoint.config();
   TRY(CheckLayout(config, layout));
   const Ops ops = CudaProperties(/*hopper=*/true);
-  const StoredBytes stored = BytesIn(checkpoint);
+  const TensorSizes stored = SizesIn(checkpoint);
   std::vector<PartOfRank> parts;
   for (int rank = 0; rank < layout.world(); ++rank) {
     const Shard shard = Shard::OfRank(layout, rank, {});

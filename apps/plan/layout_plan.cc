@@ -75,28 +75,23 @@ int64_t LayoutPlan::group_cache_tokens() const {
   return pages * kPageTokens;
 }
 
-Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
-                              const ParallelLayout& layout, const AssemblyOptions& options,
-                              const PlannedHosts& hosts) {
+Result<LayoutPlan> PlanLayout(const PlannedModel& model, const ParallelLayout& layout,
+                              const AssemblyOptions& options, const PlannedHosts& hosts) {
+  const auto& [config, sizes, ops] = model;
   TRY(CheckLimits(config, ops, layout));
   LayoutPlan plan{.layout = layout};
   for (int rank = 0; rank < layout.world(); ++rank) {
     const Shard shard = Shard::OfRank(layout, rank, {});
-    const auto bytes = [&](bool all) {
-      return PartBytes(config, ops, shard, [&](const SchemaEntry& entry) -> uint64_t {
-        return all || IsReplicated(entry, layout) ? PublishedBytes(entry, config) : 0;
-      });
-    };
-    const auto published = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
     const int64_t tokens = options.limits.max_num_batched_tokens;
     const MemoryNeeds needs = NeedsAhead(config, ops, shard, options,
-                                         {.weights = bytes(true),
+                                         {.weights = PartBytes(config, ops, shard, sizes),
                                           .peers = ExchangeBytes(layout, hosts.gpus_each, rank),
                                           .workspace = WorkSpaceBytes(config, ops, shard, tokens),
-                                          .cached_layers = CachedLayers(config, shard, published),
+                                          .cached_layers = CachedLayers(config, shard, sizes),
                                           .available = hosts.memory_bytes,
                                           .records = hosts.gpus_each <= 1});
-    plan.ranks.push_back({.memory = TRY(PlanMemory(needs)), .replicated_bytes = bytes(false)});
+    plan.ranks.push_back({.memory = TRY(PlanMemory(needs)),
+                          .replicated_bytes = ReplicatedBytes(config, ops, shard, sizes)});
   }
   return plan;
 }

@@ -10,6 +10,7 @@
 #include "checkpoint/model_config.h"
 #include "engine/assembly.h"
 #include "engine/memory_plan.h"
+#include "model/shard.h"
 #include "ops/ops.h"
 #include "parallel/layout.h"
 
@@ -34,10 +35,16 @@ struct PlannedHosts {
   int gpus_each = 0;
 };
 
+// What is planned, of whatever layout.
+struct PlannedModel {
+  const ModelConfig& config;
+  const TensorSizes& sizes;
+  const Ops& ops;
+};
+
 // Limits are those of each group, filled in. What start-up would refuse is refused, as it would.
-Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
-                              const ParallelLayout& layout, const AssemblyOptions& options,
-                              const PlannedHosts& hosts);
+Result<LayoutPlan> PlanLayout(const PlannedModel& model, const ParallelLayout& layout,
+                              const AssemblyOptions& options, const PlannedHosts& hosts);
 
 // Of those that a rank exchanges something with, how many are on other hosts.
 struct PeersElsewhere {

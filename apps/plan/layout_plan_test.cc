@@ -19,8 +19,11 @@ AssemblyOptions OnGpu(int32_t max_model_len = 32768) {
   return options;
 }
 
-Result<LayoutPlan> Plan(const ModelConfig& config, const ParallelLayout& layout) {
-  return PlanLayout(config, CudaProperties(/*hopper=*/true), layout, OnGpu(), {kH200});
+Result<LayoutPlan> Plan(const ModelConfig& config, const ParallelLayout& layout,
+                        int gpus_each = 0) {
+  const Ops ops = CudaProperties(/*hopper=*/true);
+  const TensorSizes sizes = PublishedSizes(config);
+  return PlanLayout({config, sizes, ops}, layout, OnGpu(), {kH200, gpus_each});
 }
 
 size_t Item(const RankPlan& rank, std::string_view name) {
@@ -126,10 +129,7 @@ TEST(LayoutPlan, WhoIsElsewhere) {
 TEST(LayoutPlan, ExchangesBetweenHostsHaveTheirOwnMemory) {
   const ModelConfig config = PresetConfig("v2-lite").value();
   const ParallelLayout layout = {.tensor = 2, .pipeline = 2};
-  const auto plan = [&](int gpus_each) {
-    return PlanLayout(config, CudaProperties(/*hopper=*/true), layout, OnGpu(), {kH200, gpus_each})
-        .value();
-  };
+  const auto plan = [&](int gpus_each) { return Plan(config, layout, gpus_each).value(); };
   constexpr size_t kPeers = sizeof(PeerExchange) + sizeof(PeerCounters);
   const LayoutPlan one = plan(4), two = plan(2), four = plan(1);
   EXPECT_EQ(Item(one.ranks[0], "memory that ranks share"), 3 * kPeers);

@@ -138,15 +138,17 @@ Result<PlanReport> MakeReport(PlanOptions o) {
   const auto layouts = o.one_layout ? std::vector{o.engine.layout}
                                     : LayoutsOf(o.gpus * o.hosts, config.n_routed_experts > 0);
   if (o.hosts > 1) report.hosts = TRY(HostsOf(o, layouts[0].world()));
+  const TensorSizes sizes = PublishedSizes(config);
+  const PlannedModel planned = {config, sizes, ops};
   for (const ParallelLayout& layout : layouts) {
-    auto plan = PlanLayout(config, ops, layout, options,
+    auto plan = PlanLayout(planned, layout, options,
                            {static_cast<int64_t>(gpu.memory_bytes), report.hosts.gpus_each});
     if (!plan.ok()) {
       report.refused.emplace_back(layout, plan.status().message());
       continue;
     }
     report.layouts.push_back(
-        Predict(o, {config, ops, kv, gpu, layout, report.hosts.gpus_each, report.hosts.network},
+        Predict(o, {planned, kv, gpu, layout, report.hosts.gpus_each, report.hosts.network},
                 *std::move(plan)));
   }
   std::stable_sort(

@@ -20,7 +20,7 @@ class StepTimer {
  public:
   StepTimer(const StepTimeModel& model, const PlannedStep& step, int stage)
       : m_(model),
-        c_(model.config),
+        c_(model.planned.config),
         gpu_(model.gpu),
         step_(step),
         shard_{.layout = model.layout, .stage = stage},
@@ -31,8 +31,7 @@ class StepTimer {
         linear_(c_.fp8 ? WeightFormat::kFp8.bytes_per_weight() : kBf16) {}
 
   std::vector<StepPart> Run() {
-    const Share layers =
-        LayersOf(c_, shard_, [&](const SchemaEntry& entry) { return PublishedBytes(entry, c_); });
+    const Share layers = LayersOf(c_, shard_, m_.planned.sizes);
     for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
       Project();
       Attend();
@@ -250,7 +249,7 @@ class StepTimer {
     const double token_bytes = c_.hidden_size * kBf16;
     const double there = sent * token_bytes * peers, back = outputs * token_bytes * peers / world;
     const double passes = (2 * pairs + outputs) * token_bytes;
-    const double at_a_time = static_cast<double>(m_.ops.exchange_tokens) / world;
+    const double at_a_time = static_cast<double>(m_.planned.ops.exchange_tokens) / world;
     const double pieces = std::max(1.0, sent / at_a_time);
     if (elsewhere_.experts > 0) {
       OverHosts("exchange of experts' tokens", there + back, peers, elsewhere_.experts,
@@ -350,7 +349,7 @@ double PrefillSeconds(const StepTimeModel& model, int64_t prompt, int64_t chunk)
     if (begin < 0 || tokens <= 0) return 0.0;
     const PlannedStep step = {.tokens = tokens,
                               .context = static_cast<double>(begin),
-                              .absorbed = tokens <= AbsorbedLimit(model.config)};
+                              .absorbed = tokens <= AbsorbedLimit(model.planned.config)};
     return Seconds(StepTimer(model, step, stage).Run());
   });
 }

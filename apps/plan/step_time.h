@@ -6,10 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/model_config.h"
 #include "gpu_figures.h"
+#include "layout_plan.h"
 #include "ops/kv_format.h"
-#include "ops/ops.h"
 #include "parallel/layout.h"
 
 namespace fathom {
@@ -41,8 +40,7 @@ struct NetworkFigures {
 };
 
 struct StepTimeModel {
-  const ModelConfig& config;
-  const Ops& ops;
+  const PlannedModel& planned;
   const KvFormat& kv;
   const GpuFigures& gpu;
   ParallelLayout layout;

@@ -41,7 +41,7 @@ GpuFigures RoundFigures() {
 class StepTimeTest : public ::testing::Test {
  protected:
   std::vector<StepPart> Parts(const ParallelLayout& layout, const PlannedStep& step) {
-    return PartsOfStep({config_, ops_, kv_, gpu_, layout}, step);
+    return PartsOfStep({planned_, kv_, gpu_, layout}, step);
   }
   static StepPart Of(const std::vector<StepPart>& parts, std::string_view name) {
     for (const StepPart& part : parts) {
@@ -59,6 +59,8 @@ class StepTimeTest : public ::testing::Test {
 
   ModelConfig config_ = PresetConfig("v3").value();
   Ops ops_ = CudaProperties(/*hopper=*/true);
+  TensorSizes sizes_ = PublishedSizes(config_);
+  PlannedModel planned_ = {config_, sizes_, ops_};
   KvFormat kv_ = MakeKvFormat(config_, DType::kBF16);
   GpuFigures gpu_ = RoundFigures();
 };
@@ -129,7 +131,7 @@ TEST_F(StepTimeTest, CutMatricesAreReadOnce) {
 
 // A prompt of two chunks is two steps, the second behind the first.
 TEST_F(StepTimeTest, PromptsAreReadInChunks) {
-  const StepTimeModel model = {config_, ops_, kv_, gpu_, {}};
+  const StepTimeModel model = {planned_, kv_, gpu_, {}};
   const PlannedStep first = {.tokens = 4096, .absorbed = false};
   PlannedStep second = first;
   second.context = 4096;
@@ -155,8 +157,8 @@ TEST_F(StepTimeTest, StagesWorkAtTheSameTime) {
   EXPECT_NEAR(Seconds(two), Seconds(alone) + waits, 1e-9);
   EXPECT_LT(Seconds(two), 1.2 * Seconds(alone)) << "stages have equal bytes";
   // Two chunks of a prompt take three turns, of which only the middle one has both stages at work.
-  const StepTimeModel both = {config_, ops_, kv_, gpu_, {.pipeline = 2}};
-  const StepTimeModel whole = {config_, ops_, kv_, gpu_, {}};
+  const StepTimeModel both = {planned_, kv_, gpu_, {.pipeline = 2}};
+  const StepTimeModel whole = {planned_, kv_, gpu_, {}};
   const double share = PrefillSeconds(both, 8192, 4096) / PrefillSeconds(whole, 8192, 4096);
   EXPECT_GT(share, 0.7);
   EXPECT_LT(share, 0.85);
@@ -184,7 +186,7 @@ TEST(GpuFigures, StoredOnesAreWholeAndOthersAreRefused) {
 // Round figures: what crosses takes the network's time, and what does not what it took.
 TEST_F(StepTimeTest, WhatGoesToOtherHostsIsPricedByTheNetwork) {
   const auto parts = [&](const ParallelLayout& layout, int gpus_each, const PlannedStep& step) {
-    return PartsOfStep({config_, ops_, kv_, gpu_, layout, gpus_each, {1e9, 1e-3}}, step);
+    return PartsOfStep({planned_, kv_, gpu_, layout, gpus_each, {1e9, 1e-3}}, step);
   };
   const double hidden = config_.hidden_size;
   // A stage on each host: the residual of 4 bytes a number goes over once, and drawn tokens.

@@ -26,11 +26,9 @@ bool IsGpu(const Ops& ops) {
   return ops.name.starts_with("cuda");
 }
 
-// What the weights of a rank will take, nearly: quantised ones are not as large as they are stored.
-size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Ops& ops, const Shard& shard,
+// What a rank's weights will take, nearly: quantised ones are not as large as they are stored.
+size_t PlannedWeightBytes(const ModelConfig& config, size_t stored,
                           std::optional<WeightFormat> quantized) {
-  const ModelConfig& config = checkpoint.config();
-  const size_t stored = PartBytes(config, ops, shard, BytesIn(checkpoint));
   if (!quantized) return stored;
   const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
   const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
@@ -148,13 +146,14 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                              const AssemblyOptions& options) {
   const Shard& shard = rank.shard;
   const ModelConfig& config = checkpoint.config();
-  return PlanMemory(
-      NeedsAhead(config, ops, shard, options,
-                 {.weights = PlannedWeightBytes(checkpoint, ops, shard, options.quantized),
-                  .peers = rank.peer_bytes,
-                  .cached_layers = CachedLayers(config, shard, BytesIn(checkpoint)),
-                  .available = FreeBytesEach(ranks, ops),
-                  .records = rank.device->records()}));
+  const TensorSizes stored = SizesIn(checkpoint);
+  const size_t bytes = PartBytes(config, ops, shard, stored);
+  return PlanMemory(NeedsAhead(config, ops, shard, options,
+                               {.weights = PlannedWeightBytes(config, bytes, options.quantized),
+                                .peers = rank.peer_bytes,
+                                .cached_layers = CachedLayers(config, shard, stored),
+                                .available = FreeBytesEach(ranks, ops),
+                                .records = rank.device->records()}));
 }
 
 // With what its model measured; the memory that can be had is that from before it was

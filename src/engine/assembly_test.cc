@@ -164,8 +164,7 @@ TEST_F(AssemblyTest, WhatIsPlannedAheadIsWhatIsTaken) {
 void AssemblyTest::ExpectPlanned(const EngineLimits& limits) {
   const Ops& ops = CpuOps(Fp8Activations::kExact);
   const ModelConfig& config = checkpoint_.config();
-  const size_t weights = PartBytes(
-      config, ops, {}, [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); });
+  const size_t weights = PartBytes(config, ops, {}, PublishedSizes(config));
   const MemoryNeeds needs = NeedsAhead(config, ops, {}, {.limits = limits}, {.weights = weights});
   const Result<AssembledEngine> assembled = Assemble(limits);
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();

@@ -125,14 +125,14 @@ struct StageBytes {
 
 // All, and those that are read for a token: of routed experts its own, of the embedding a vector.
 struct ModelBytes {
-  ModelBytes(const ModelConfig& config, const StoredBytes& stored) {
+  ModelBytes(const ModelConfig& config, const TensorSizes& stored) {
     const auto layers = static_cast<size_t>(config.num_layers);
     all.before.resize(layers + 1), read.before.resize(layers + 1);
     const double chosen =
         static_cast<double>(config.num_experts_per_tok) / std::max(1, config.n_routed_experts);
-    for (const SchemaEntry& entry : ExpectedTensors(config)) {
+    for (const auto& [entry, bytes] : stored) {
       if (entry.rule->RepeatsMain()) continue;
-      const auto size = static_cast<double>(stored(entry));
+      const auto size = static_cast<double>(bytes);
       const double size_read = entry.expert >= 0 ? size * chosen : size;
       if (InLayers(entry, config)) {
         all.before[static_cast<size_t>(entry.layer) + 1] += size;
@@ -188,7 +188,7 @@ Borders CheapestBorders(size_t layers, size_t stages, const Cost& cost) {
 
 // Such that the fullest stage has the least bytes; of these such that the stage that reads most for
 // a token reads least: layers of experts hold far more than dense ones, and take about as long.
-std::vector<size_t> StageBorders(const ModelConfig& config, const StoredBytes& stored,
+std::vector<size_t> StageBorders(const ModelConfig& config, const TensorSizes& stored,
                                  size_t stages) {
   const ModelBytes model(config, stored);
   const auto bytes = [&](const StageBytes& of, size_t s, size_t begin, size_t end) {
@@ -209,7 +209,21 @@ std::vector<size_t> StageBorders(const ModelConfig& config, const StoredBytes& s
 
 }  // namespace
 
-Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
+TensorSizes TensorSizesOf(const ModelConfig& config,
+                          const std::function<uint64_t(const SchemaEntry&)>& bytes) {
+  TensorSizes stored;
+  for (SchemaEntry& entry : ExpectedTensors(config)) {
+    if (const uint64_t its = bytes(entry); its > 0) stored.push_back({std::move(entry), its});
+  }
+  return stored;
+}
+
+TensorSizes PublishedSizes(const ModelConfig& config) {
+  return TensorSizesOf(config,
+                       [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); });
+}
+
+Share LayersOf(const ModelConfig& config, const Shard& shard, const TensorSizes& stored) {
   const int stages = shard.layout.pipeline;
   if (stages == 1) return {0, config.num_layers};
   const auto borders = StageBorders(config, stored, static_cast<size_t>(stages));
@@ -217,18 +231,23 @@ Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes&
   return {static_cast<int64_t>(borders[stage]), static_cast<int64_t>(borders[stage + 1])};
 }
 
-int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
+int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const TensorSizes& stored) {
   return LayersOf(config, shard, stored).size() + (shard.last_stage() ? config.num_mtp_layers : 0);
 }
 
+namespace {
+
+// Whether all ranks of a stage have all of a tensor.
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
   if (layout.stage_ranks() == 1) return false;
   if (IsOfExperts(entry.name)) return layout.expert_parallel() && entry.expert < 0;
   return layout.tensor == 1 || entry.rule->axis == ShardAxis::kNone;
 }
 
-size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
-                 const StoredBytes& stored) {
+// Of the tensors that `counts`.
+template <class Counts>
+size_t BytesOf(const ModelConfig& config, const Ops& ops, const Shard& shard,
+               const TensorSizes& stored, const Counts& counts) {
   const Share layers = LayersOf(config, shard, stored);
   const auto is_here = [&](const SchemaEntry& entry) {
     if (InLayers(entry, config)) return entry.layer >= layers.begin && entry.layer < layers.end;
@@ -236,13 +255,24 @@ size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
     return HasEmbedding(config, shard) || (config.tie_word_embeddings && shard.last_stage());
   };
   double bytes = 0;
-  for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    const bool counts = is_here(entry) && !entry.rule->RepeatsMain();
-    const uint64_t whole = !counts ? 0 : stored(entry);
-    if (whole == 0) continue;
+  for (const auto& [entry, whole] : stored) {
+    if (entry.rule->RepeatsMain() || !is_here(entry) || !counts(entry)) continue;
     bytes += BytesOnDevice(entry, config, ops, whole) * PartOfBytes(entry, config, shard);
   }
   return static_cast<size_t>(bytes);
+}
+
+}  // namespace
+
+size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                 const TensorSizes& stored) {
+  return BytesOf(config, ops, shard, stored, [](const SchemaEntry&) { return true; });
+}
+
+size_t ReplicatedBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                       const TensorSizes& stored) {
+  return BytesOf(config, ops, shard, stored,
+                 [&](const SchemaEntry& entry) { return IsReplicated(entry, shard.layout); });
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/status.h"
 #include "checkpoint/model_config.h"
@@ -55,22 +56,32 @@ WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig
 // Likewise of a matrix of one expert.
 WeightTensor PartOfExpert(const WeightTensor& whole, ShardAxis axis, const Shard& shard);
 
-// A tensor's bytes where it is stored, scales included; 0: it is not there.
-using StoredBytes = std::function<uint64_t(const SchemaEntry&)>;
+struct TensorSize {
+  SchemaEntry entry;
+  uint64_t bytes;  // where it is stored, scales included
+};
+// Those of a model, in the schema's order. V3 has some 45,000: they are made once for all ranks.
+using TensorSizes = std::vector<TensorSize>;
+// bytes(entry) 0: it is not there.
+TensorSizes TensorSizesOf(const ModelConfig& config,
+                          const std::function<uint64_t(const SchemaEntry&)>& bytes);
+// As DeepSeek publishes them (PublishedBytes).
+TensorSizes PublishedSizes(const ModelConfig& config);
+
 // Bytes of the rank's weights on a device, but for borders that cut scale tiles, if matrices stay
 // in the type in which they are stored; W_UK and W_UV stand there once more for the absorbed form.
 size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
-                 const StoredBytes& stored);
-
-// Whether all ranks of a stage have all of a tensor.
-bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
+                 const TensorSizes& stored);
+// Of these: those of tensors that all ranks of its stage have all of.
+size_t ReplicatedBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                       const TensorSizes& stored);
 
 // The layers of the rank's stage, MTP layers aside: such that the stage with most bytes of weights,
 // embedding and head with them, has the least that it can, and of such cuts one in which the stage
 // that reads most of them for a token reads the least.
-Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
+Share LayersOf(const ModelConfig& config, const Shard& shard, const TensorSizes& stored);
 // Layers that a rank has pages of.
-int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
+int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const TensorSizes& stored);
 // Whether the rank looks tokens up: drafts begin with their embeddings too.
 bool HasEmbedding(const ModelConfig& config, const Shard& shard);
 

@@ -30,7 +30,7 @@ TEST(Shard, StagesShareBytesOut) {
   ModelConfig config = PresetConfig("v2-lite").value();
   config.num_layers = 6;
   const Ops& ops = ReferenceOps(Fp8Activations::kExact);
-  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
+  const TensorSizes stored = PublishedSizes(config);
   const auto bytes = [&](int stages, int stage) {
     return PartBytes(config, ops, {.layout = {.pipeline = stages}, .stage = stage}, stored);
   };
@@ -64,7 +64,7 @@ TEST(Shard, StagesShareBytesOut) {
 TEST(Shard, StagesWithAsManyBytesShareWhatATokenReads) {
   ModelConfig config = PresetConfig("v3").value();
   config.num_mtp_layers = 0;
-  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
+  const TensorSizes stored = PublishedSizes(config);
   for (int stage = 0; stage < 8; ++stage) {
     const Share layers = LayersOf(config, {.layout = {.pipeline = 8}, .stage = stage}, stored);
     EXPECT_EQ(layers.begin, 8 * stage);
@@ -77,10 +77,10 @@ TEST(Shard, PartsOfExpertParallelRanks) {
   ModelConfig config = PresetConfig("v2-lite").value();
   config.num_layers = 3;
   const Ops& ops = ReferenceOps(Fp8Activations::kExact);
-  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
+  const TensorSizes stored = PublishedSizes(config);
   size_t routed = 0;
-  for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    if (entry.expert >= 0) routed += stored(entry);
+  for (const auto& [entry, bytes] : stored) {
+    if (entry.expert >= 0) routed += bytes;
   }
   const size_t rest = PartBytes(config, ops, {}, stored) - routed;
   for (const int groups : {2, 3, 8}) {

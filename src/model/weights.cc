@@ -27,7 +27,7 @@ class Loader {
 
   Result<ModelWeights> Load() {
     ModelWeights model;
-    const Share layers = LayersOf(config_, shard_, BytesIn(checkpoint_));
+    const Share layers = LayersOf(config_, shard_, SizesIn(checkpoint_));
     model.first_layer = static_cast<int>(layers.begin);
     TRY(reader_.Wait());
     if (HasEmbedding(config_, shard_)) {
@@ -275,10 +275,10 @@ class Loader {
 
 }  // namespace
 
-StoredBytes BytesIn(const Checkpoint& checkpoint) {
-  return [&checkpoint](const SchemaEntry& entry) {
+TensorSizes SizesIn(const Checkpoint& checkpoint) {
+  return TensorSizesOf(checkpoint.config(), [&](const SchemaEntry& entry) -> uint64_t {
     return checkpoint.Has(entry.name) ? checkpoint.Bytes(entry.name) : 0;
-  };
+  });
 }
 
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,

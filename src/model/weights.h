@@ -83,8 +83,7 @@ struct ModelWeights {
   size_t bytes = 0;  // on the device
 };
 
-// Of its tensors.
-StoredBytes BytesIn(const Checkpoint& checkpoint);
+TensorSizes SizesIn(const Checkpoint& checkpoint);
 
 // Bytes of the checkpoint read so far, of how many.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
