@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs all GPU tests and benchmarks from the bundle, in one call and under eight minutes, and stores
-# what they say in bench/results/, in a folder by the device's name (h200). Needs an NVIDIA GPU with a driver for CUDA 13,
+# Runs all GPU tests and benchmarks from the bundle, in some twenty minutes, of which sanitizers take
+# five, and stores what they say in bench/results/, in a folder by the device's name (h200). Needs an NVIDIA GPU with a driver for CUDA 13,
 # python3, a bundle in dist/ (make bundle), and of CUDA's toolkit or PyTorch's packages cuBLASLt and CUPTI; and
 # compute-sanitizer: what does not run without one of these fails, and the page says so. Without PyTorch
 # its attention is not timed, and that is said.
