@@ -69,10 +69,13 @@ PeersElsewhere ElsewhereOf(const ParallelLayout& layout, int gpus_each, int rank
           .stages = count(rank % each, each, layout.pipeline)};
 }
 
+size_t LayoutPlan::fullest() const {
+  const auto pages = [](const RankPlan& rank) { return rank.memory.num_pages; };
+  return static_cast<size_t>(std::ranges::min_element(ranks, {}, pages) - ranks.begin());
+}
+
 int64_t LayoutPlan::group_cache_tokens() const {
-  int64_t pages = INT64_MAX;
-  for (const RankPlan& rank : ranks) pages = std::min(pages, rank.memory.num_pages);
-  return pages * kPageTokens;
+  return ranks[fullest()].memory.num_pages * kPageTokens;
 }
 
 Result<LayoutPlan> PlanLayout(const PlannedModel& model, const ParallelLayout& layout,

@@ -25,7 +25,9 @@ struct LayoutPlan {
   ParallelLayout layout;
   std::vector<RankPlan> ranks;
 
-  // Of one group: what its fullest rank has room for.
+  // The first of those whose cache has room for least.
+  size_t fullest() const;
+  // Of one group: what that one has room for.
   int64_t group_cache_tokens() const;
 };
 

@@ -40,6 +40,7 @@ struct PlanOptions {
 
 constexpr int64_t kUsualLength = 4096;  // or half of --max-model-len, if that is less
 constexpr size_t kMaxFiguresBytes = 1 << 20;
+constexpr int kMostGpusOfHost = 8;
 
 Result<GpuFigures> FiguresOf(const PlanOptions& o) {
   Result<GpuFigures> gpu = GpuType(o.gpu_type);
@@ -102,6 +103,10 @@ Status CheckShape(const PlanOptions& o, const ModelConfig& config) {
     return InvalidArgument("--experts-per-layer {}: the model has {}", o.experts_per_layer,
                            config.n_routed_experts);
   }
+  if (o.experts_per_layer > 0 && o.experts_per_layer < config.num_experts_per_tok) {
+    return InvalidArgument("--experts-per-layer {}: a single token draws {}", o.experts_per_layer,
+                           config.num_experts_per_tok);
+  }
   return {};
 }
 
@@ -122,7 +127,7 @@ Result<PlanReport> MakeReport(PlanOptions o) {
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
   const int64_t usual = std::min<int64_t>(kUsualLength, limits.max_model_len / 2);
   if (o.context < 0) o.context = usual;
-  if (o.prefill_lens.empty()) o.prefill_lens = {usual};
+  if (o.prefill_lens.empty()) o.prefill_lens = {std::max<int64_t>(usual, 1)};
   TRY(CheckShape(o, config));
   const Ops ops = CudaProperties(gpu.hopper);
   const AssemblyOptions options = {.limits = limits,
@@ -138,6 +143,10 @@ Result<PlanReport> MakeReport(PlanOptions o) {
   const auto layouts = o.one_layout ? std::vector{o.engine.layout}
                                     : LayoutsOf(o.gpus * o.hosts, config.n_routed_experts > 0);
   if (o.hosts > 1) report.hosts = TRY(HostsOf(o, layouts[0].world()));
+  if (const int each = layouts[0].world() / o.hosts; each > kMostGpusOfHost) {
+    return InvalidArgument("{} GPUs of a host: at most {}; say --nnodes, with more hosts", each,
+                           kMostGpusOfHost);
+  }
   const TensorSizes sizes = PublishedSizes(config);
   const PlannedModel planned = {config, sizes, ops};
   for (const ParallelLayout& layout : layouts) {
@@ -238,7 +247,7 @@ void AddWhichLayouts(CLI::App& command, PlanOptions& o) {
               "--gpus", o.gpus,
               "GPUs of each host: all layouts of them are predicted; the sizes below ask for one "
               "layout instead")
-          ->check(CLI::Range(1, 8))
+          ->check(CLI::Range(1, kMostGpusOfHost))
           ->capture_default_str()
           ->group(group);
   AddHostCount(command, o, group);

@@ -79,23 +79,24 @@ std::string Milliseconds(double seconds) {
 
 // Of one layout: what each item and each part of a step takes.
 void PrintDetails(const LayoutReport& layout) {
-  const RankPlan& first = layout.plan.ranks.front();
-  fmt::print("\nRank 0, GiB\n");
-  for (const MemoryNeed& need : first.memory.needs.items) {
+  const size_t number = layout.plan.fullest();
+  const RankPlan& rank = layout.plan.ranks[number];
+  fmt::print("\nRank {}, than which none has less room, GiB\n", number);
+  for (const MemoryNeed& need : rank.memory.needs.items) {
     fmt::print("  {:<30}{:>9.2f}{}\n", need.name, Gib(static_cast<double>(need.bytes.value_or(0))),
                need.remark.empty() ? "" : fmt::format("  {}", need.remark));
-    if (need.name == "weights" && first.replicated_bytes > 0) {
+    if (need.name == "weights" && rank.replicated_bytes > 0) {
       fmt::print("  {:<30}{:>9.2f}\n", "  of these on all ranks",
-                 Gib(static_cast<double>(first.replicated_bytes)));
+                 Gib(static_cast<double>(rank.replicated_bytes)));
     }
   }
   fmt::print("  {:<30}{:>9.2f}\n", "KV cache",
-             Gib(static_cast<double>(first.memory.kv_cache_bytes())));
+             Gib(static_cast<double>(rank.memory.kv_cache_bytes())));
   if (const int64_t copies = layout.plan.layout.tensor; copies > 1) {
     fmt::print("    of the same tokens on {} ranks: latents are not cut, and --tp makes no room\n",
                copies);
   }
-  if (const int64_t steps = first.memory.needs.recorded_steps; steps > 0) {
+  if (const int64_t steps = rank.memory.needs.recorded_steps; steps > 0) {
     fmt::print("Start-up records {} steps; how many seconds that takes is not measured.\n", steps);
   }
   for (const PlannedDecode& decode : layout.decodes) {
@@ -140,10 +141,11 @@ double LayoutReport::latency() const {
   return std::numeric_limits<double>::infinity();
 }
 
-double LayoutReport::throughput() const {
-  double most = 0;
+const PlannedDecode* LayoutReport::fastest() const {
+  const PlannedDecode* most = nullptr;
   for (const PlannedDecode& decode : decodes) {
-    if (decode.fits) most = std::max(most, decode.tokens_per_s);
+    if (!decode.fits) continue;
+    if (most == nullptr || decode.tokens_per_s > most->tokens_per_s) most = &decode;
   }
   return most;
 }
@@ -152,7 +154,10 @@ std::vector<const LayoutReport*> PlanReport::ByThroughput() const {
   std::vector<const LayoutReport*> layouts = InOrder(*this);
   std::stable_sort(layouts.begin(), layouts.end(),
                    [](const LayoutReport* a, const LayoutReport* b) {
-                     return a->throughput() > b->throughput();
+                     const auto rate = [](const LayoutReport* of) {
+                       return of->fastest() == nullptr ? 0 : of->fastest()->tokens_per_s;
+                     };
+                     return rate(a) > rate(b);
                    });
   return layouts;
 }
@@ -208,7 +213,8 @@ void PrintTable(const PlanReport& report) {
   for (const LayoutReport& layout : report.layouts) {
     const LayoutPlan& plan = layout.plan;
     fmt::print("{:<25}{:>13.2f}{:>14}", Describe(plan.layout),
-               Gib(static_cast<double>(plan.ranks[0].memory.needs.items[0].bytes.value_or(0))),
+               Gib(static_cast<double>(
+                   plan.ranks[plan.fullest()].memory.needs.items[0].bytes.value_or(0))),
                plan.group_cache_tokens() * plan.layout.data);
     for (const PlannedDecode& decode : layout.decodes) {
       fmt::print("{:>10}", decode.fits ? Milliseconds(decode.seconds) : "no room");
@@ -224,8 +230,11 @@ void PrintTable(const PlanReport& report) {
   if (report.layouts.size() == 1) PrintDetails(report.layouts.front());
   if (report.layouts.size() < 2) return;
   const std::vector<const LayoutReport*> most = report.ByThroughput();
-  fmt::print("\nbest for latency: {}\nbest for throughput, with {:.0f} tokens/s: {}\n",
-             fmt::join(Names(InOrder(report)), "; "), most.front()->throughput(),
+  fmt::print("\nbest for latency: {}\n", fmt::join(Names(InOrder(report)), "; "));
+  const PlannedDecode* fastest = most.front()->fastest();
+  if (fastest == nullptr) return;
+  fmt::print("best for throughput of these batches, with {:.0f} tokens/s of {} in each group: {}\n",
+             fastest->tokens_per_s, Counted(fastest->batch, "request"),
              fmt::join(Names(most), "; "));
 }
 

@@ -28,8 +28,9 @@ struct LayoutReport {
   std::vector<PlannedDecode> decodes;
   std::vector<PlannedPrefill> prefills;
 
-  double latency() const;     // of a token of the smallest batch that fits
-  double throughput() const;  // the most tokens a second of a batch that fits
+  double latency() const;  // of a token of the smallest batch that fits
+  // The batch that fits and has most tokens a second; null: none fits.
+  const PlannedDecode* fastest() const;
 };
 
 // Of several hosts.

@@ -37,7 +37,7 @@ DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed) {
     const std::vector<int64_t> shape = Shape(rule, config);
     if (rule.kind == TensorRule::kVector) {
       Add(entry.name, entry.name.ends_with("bias") ? kBiases : kNorms, shape);
-    } else if (rule.kind == TensorRule::kLinear && config.fp8) {
+    } else if (config.fp8 && rule.PublishedInFp8()) {
       Add(entry.name, kCodes, shape);
       const ScaleGroups& tiles = WeightFormat::kFp8.scales;
       Add(entry.name + "_scale_inv", kScales,

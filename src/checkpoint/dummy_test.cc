@@ -51,7 +51,7 @@ TEST(Dummy, HasEveryTensorOfTheSchema) {
       for (size_t i = 0; i < shape.size(); ++i) {
         EXPECT_EQ(weight.values.dim(static_cast<int>(i)), shape[i]);
       }
-      EXPECT_EQ(!weight.scales.absent(), fp8 && entry.rule->kind == TensorRule::kLinear);
+      EXPECT_EQ(!weight.scales.absent(), fp8 && entry.rule->PublishedInFp8());
       bytes += checkpoint.Bytes(entry.name);
     }
     EXPECT_EQ(bytes, checkpoint.total_bytes());

@@ -200,7 +200,7 @@ uint64_t PublishedBytes(const SchemaEntry& entry, const ModelConfig& config) {
   const TensorRule& rule = *entry.rule;
   int64_t elements = 1;
   for (const int64_t n : Shape(rule, config)) elements *= n;
-  if (rule.kind == TensorRule::kLinear && config.fp8) {
+  if (config.fp8 && rule.PublishedInFp8()) {
     const ScaleGroups& tiles = WeightFormat::kFp8.scales;
     const std::vector<int64_t> shape = Shape(rule, config);
     const int64_t scales = tiles.outputs.Count(shape[0]) * tiles.channels.Count(shape[1]);

@@ -62,6 +62,9 @@ struct TensorRule {
 
   // An MTP layer's copy of embedding or head, whose place the main model's take.
   bool RepeatsMain() const { return scope == kMtpLayer && optional != nullptr; }
+  // Whether it is E4M3 in the FP8 checkpoints that DeepSeek publishes: the draft layer's projection
+  // is BF16 in V3's and R1's.
+  bool PublishedInFp8() const { return kind == kLinear && !pattern.ends_with("eh_proj.weight"); }
   // gate_proj, up_proj or down_proj, of an expert or not.
   bool InMlp() const { return kind == kLinear && pattern.find(".mlp.") != pattern.npos; }
 };
@@ -79,8 +82,8 @@ struct SchemaEntry {
   int32_t expert = -1;  // -1 outside experts
 };
 std::vector<SchemaEntry> ExpectedTensors(const ModelConfig& config);
-// Its bytes in the checkpoints that DeepSeek publishes, scales included: linear layers are FP8 if
-// config.fp8, and all else is BF16, but for the router's bias, F32.
+// Its bytes in the checkpoints that DeepSeek publishes, scales included: FP8 if config.fp8 and
+// PublishedInFp8(), and else BF16, but for the router's bias, F32.
 uint64_t PublishedBytes(const SchemaEntry& entry, const ModelConfig& config);
 // The rule of a tensor by its name. REQUIRES: there is one.
 const TensorRule& RuleOf(std::string_view name);

@@ -113,8 +113,7 @@ std::vector<TestTensor> SmallModel(const ModelConfig& config) {
     const TensorRule& rule = *entry.rule;
     const std::vector<int64_t> shape = Shape(rule, config);
     const bool bias = entry.name.ends_with("e_score_correction_bias");
-    const bool fp8 =
-        config.fp8 && rule.kind == TensorRule::kLinear && !entry.name.ends_with("eh_proj.weight");
+    const bool fp8 = config.fp8 && rule.PublishedInFp8();
     const DType dtype = fp8 ? DType::kF8E4M3 : bias ? DType::kF32 : DType::kBF16;
     tensors.push_back(RandomTensor(entry.name, dtype, shape));
     if (!fp8) continue;

@@ -71,6 +71,22 @@ def test_the_published_capacity():
     assert 0.75 < layout["kv_cache_tokens"] / 512_000 < 1.25
 
 
+def test_the_fullest_rank_is_shown():
+    """Of eight stages the first, which has the dense layers, is not it."""
+    of = ("--config-preset", "v3", "--pp", 8)
+    (layout,) = plan(*of)["layouts"]
+    least = min(range(8), key=lambda rank: layout["ranks"][rank]["kv_cache_tokens"])
+    assert least > 0
+    text = run(*of).stdout
+    weights = layout["ranks"][least]["items"]["weights"] / 2**30
+    assert f"\nRank {least}, " in text and re.search(rf"^pp 8 +{weights:.2f} ", text, re.M)
+
+
+def test_one_position_has_no_context():
+    (layout,) = plan("--config-preset", "v3", "--tp", 8, "--max-model-len", 1)["layouts"]
+    assert [prefill["input_len"] for prefill in layout["prefill"]] == [1] and layout["prefill"][0]["tokens_per_s"] > 0
+
+
 def test_a_folder():
     found = plan(MODEL, "--tp", 2)
     assert found["model"] == "tiny-r1"
@@ -81,7 +97,7 @@ def test_a_folder():
 def test_one_layout_is_explained():
     done = run("--config-preset", "v2-lite", "--dp", 2, "--enable-expert-parallel", "--max-model-len", "32k", "--batch-size", 16)
     assert done.returncode == 0, done.stderr
-    for said in ("Rank 0, GiB", "of these on all ranks", "A step of 16 requests in each group", "exchange of experts' tokens"):
+    for said in ("Rank 0, than which none has less room, GiB", "of these on all ranks", "A step of 16 requests in each group", "exchange of experts' tokens"):
         assert said in done.stdout
     said = run("--config-preset", "v2-lite", "--num-layers", 1, "--batch-size", 1).stdout
     assert "v2-lite, 1 layer, " in said and "A step of 1 request: " in said
@@ -156,6 +172,8 @@ def test_what_does_not_fit_is_said():
         (["--config-preset", "v3", "--max-model-len", 4000, "--context", 4096, "--prefill-len", 100],
          "--context 4096 and --prefill-len 100 must be within --max-model-len, which is 4000"),
         (["--config-preset", "v3", "--experts-per-layer", 300], "--experts-per-layer 300: the model has 256"),
+        (["--config-preset", "v3", "--experts-per-layer", 7.5], "--experts-per-layer 7.5: a single token draws 8"),
+        (["--config-preset", "v3", "--tp", 8, "--pp", 2], "16 GPUs of a host: at most 8; say --nnodes, with more hosts"),
         (["--config-preset", "v3", "--gpu-type", "a100"], "--gpu-type: a100 not in {h200}"),
     ],
 )  # fmt: skip
