@@ -63,7 +63,7 @@ struct TensorRule {
   // An MTP layer's copy of embedding or head, whose place the main model's take.
   bool RepeatsMain() const { return scope == kMtpLayer && optional != nullptr; }
   // Whether it is E4M3 in the FP8 checkpoints that DeepSeek publishes: the draft layer's projection
-  // is BF16 in V3's and R1's.
+  // is BF16 in V3's and R1's (a table of checkpoints in ROCm/ATOM's pull request 755).
   bool PublishedInFp8() const { return kind == kLinear && !pattern.ends_with("eh_proj.weight"); }
   // gate_proj, up_proj or down_proj, of an expert or not.
   bool InMlp() const { return kind == kLinear && pattern.find(".mlp.") != pattern.npos; }
