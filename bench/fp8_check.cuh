@@ -73,5 +73,6 @@ inline std::vector<uint16_t> RandomBf16(size_t size, bool special, uint32_t seed
 
 // fp8_quantize_check.cu
 void CheckQuantize();
+void CheckFew();
 
 }  // namespace fathom::bench

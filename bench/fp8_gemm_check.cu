@@ -1,7 +1,7 @@
 // Checks of the FP8 product, the quantisation and the experts against references: exit 1 and a line
 // for each failure.
 //
-//     fp8_gemm_check dense|large|tiles|one|grouped|silu|quantize|experts
+//     fp8_gemm_check dense|large|tiles|one|grouped|silu|quantize|few|experts
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -430,10 +430,10 @@ void CheckExperts() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  const std::vector<Case> checks = {{"dense", CheckDense},       {"large", CheckLarge},
-                                    {"tiles", CheckTiles},       {"one", CheckOneChain},
-                                    {"grouped", CheckGrouped},   {"silu", CheckSilu},
-                                    {"quantize", CheckQuantize}, {"experts", CheckExperts}};
+  const std::vector<Case> checks = {
+      {"dense", CheckDense},       {"large", CheckLarge},     {"tiles", CheckTiles},
+      {"one", CheckOneChain},      {"grouped", CheckGrouped}, {"silu", CheckSilu},
+      {"quantize", CheckQuantize}, {"few", CheckFew},         {"experts", CheckExperts}};
   if (argc > 1) {
     if (!RunCase(argv[1], checks)) return 2;
   } else {

@@ -143,7 +143,7 @@ class Recorder:
     def kernel_checks(self):
         check = self.bin / "fp8_gemm_check"
         self.record["kernel_checks"] = {}
-        for name in ("dense", "large", "tiles", "one", "grouped", "silu", "quantize", "experts"):
+        for name in ("dense", "large", "tiles", "one", "grouped", "silu", "quantize", "few", "experts"):
             code, out = self.run(f"fp8_gemm_check {name}", [check, name], 30)
             self.record["kernel_checks"][f"fp8_gemm_check {name}"] = {
                 "exit_code": code, "passed": sum(line.startswith("ok ") for line in out.splitlines())}
