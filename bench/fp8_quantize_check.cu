@@ -1,4 +1,4 @@
-// Checks of quantisation against QuantizeRun.
+// Checks of quantisation against QuantizeRun, and of products that quantise on the way.
 #include "bench/fp8_check.cuh"
 #include "bench/fp8_gemm_problem.cuh"
 #include "products/cuda/quantize_tokens.h"
@@ -83,9 +83,8 @@ void CheckQuantize() {
   }
 }
 
-// A product of few tokens, quantised on the way, has the bits of quantising and multiplying; with
-// blocks of 16, 24, 56 and 64 channels, some of whose channels have two tiles of scales, with
-// chains, and in more than one part.
+// A product of few tokens, quantised on the way, has the bits of quantising and multiplying:
+// weights held and streamed, half runs and tiles, chains, two parts.
 void CheckFew() {
   for (const auto& [parts, n, k] : {std::tuple{1, 576, 2048},
                                     {1, 3072, 2048},
