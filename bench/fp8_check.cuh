@@ -71,8 +71,7 @@ inline std::vector<uint16_t> RandomBf16(size_t size, bool special, uint32_t seed
   return values;
 }
 
-// fp8_quantize_check.cu
-void CheckQuantize();
-void CheckFew();
+void CheckQuantize();  // fp8_quantize_check.cu
+void CheckFew();       // fp8_few_check.cu
 
 }  // namespace fathom::bench

@@ -7,10 +7,10 @@
 #include <random>
 
 #include "bench/cublaslt_product.h"
+#include "bench/fp8_few_bench.cuh"
 #include "bench/fp8_gemm_problem.cuh"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "products/cuda/quantize_tokens.h"
-#include "products/hopper/fp8_few_tokens.h"
 
 namespace fathom::bench {
 namespace {
@@ -29,31 +29,6 @@ const Tiles kSomeTokens = {Fp8Tile::kAuto,         Fp8Tile::k64x64,
 const Tiles kManyTokens = {Fp8Tile::kAuto,        Fp8Tile::k128x64,          Fp8Tile::k128x128,
                            Fp8Tile::k256x128Pair, Fp8Tile::k128x192,         Fp8Tile::k128x256Pair,
                            Fp8Tile::k128x64Folds, Fp8Tile::k128x128FoldsPair};
-
-// Inputs that take turns.
-struct Sets {
-  Sets(int64_t count, int64_t tokens, int64_t parts, int64_t part_out, int64_t in)
-      : out(count * tokens * parts * part_out) {
-    const double bytes = static_cast<double>(count * (parts * part_out + tokens) * in);
-    for (int i = 0; i < SetsPastL2(bytes); ++i) {
-      x.push_back(std::make_unique<TokensData>(count * tokens, in, 100 + i));
-      w.push_back(std::make_unique<WeightsData>(count, parts, part_out, in, 200 + i));
-    }
-  }
-  int size() const { return static_cast<int>(x.size()); }
-  std::vector<std::unique_ptr<TokensData>> x;
-  std::vector<std::unique_ptr<WeightsData>> w;
-  DeviceArray<__nv_bfloat16> out;
-};
-
-// Bytes and operations of a product, as rates.
-Values Rates(double us, double count, double tokens, double n, double k, double out_bytes) {
-  const double bytes = count * (n * k + tokens * k + tokens * n * out_bytes + tokens * k / 32);
-  return {{"us", us},
-          {"TFLOPS", 2e-6 * count * tokens * n * k / us},
-          {"GB/s", 1e-3 * bytes / us},
-          {"weights_GB/s", 1e-3 * count * n * k / us}};
-}
 
 void TimeDense(int64_t tokens, int64_t n, int64_t k, const Tiles& tiles) {
   const Sets sets(1, tokens, 1, n, k);
@@ -318,31 +293,8 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
               {"weights_GB/s", 3e-3 * active * static_cast<double>(hidden * inter) / us}});
 }
 
-// Of a decode step: BF16 in, quantised on the way.
-void TimeFew(int64_t tokens, int64_t n, int64_t k) {
-  const Sets sets(1, tokens, 1, n, k);
-  DeviceArray<__nv_bfloat16> x(tokens * k);
-  Randomize(x, 1);
-  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens)});
-  const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
-    LaunchFp8FewTokens({.x = x.get(),
-                        .x_stride = k,
-                        .tokens = tokens,
-                        .live = live.get(),
-                        .w = sets.w[i]->weights(),
-                        .y = sets.out.get(),
-                        .y_stride = n},
-                       stream);
-  });
-  report.Add(ProductName("dense", tokens, n, k, "few"), Rates(us, 1, tokens, n, k, 2));
-}
-
-void TimeAllFew() {
-  constexpr int64_t kShapes[][2] = {{3072, 2048},  {576, 2048},   {2048, 2048}, {1536, 7168},
-                                    {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}};
-  for (const int64_t tokens : {int64_t{1}, kFp8FewDenseTokens}) {
-    for (const auto& [n, k] : kShapes) TimeFew(tokens, n, k);
-  }
+void TimeFew() {
+  TimeAllFew(report, kRestMs);
 }
 
 void TimeOther() {
@@ -441,7 +393,7 @@ int main(int argc, char** argv) {
   using namespace fathom::bench;
   const std::vector<Case> cases = {{"limits", TimeLimits},    {"v3", TimeV3},
                                    {"large", TimeLarge},      {"small", TimeSmall},
-                                   {"few", TimeAllFew},       {"masked", TimeMasked},
+                                   {"few", TimeFew},          {"masked", TimeMasked},
                                    {"grouped", TimeGrouped},  {"silu", TimeAllSilu},
                                    {"other", TimeOther},      {"library", TimeAllLibrary},
                                    {"uneven", TimeAllUneven}, {"chains", TimeChains}};

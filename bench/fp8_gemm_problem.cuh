@@ -149,4 +149,29 @@ inline double Fp8Peak() {
   return kWgmmaFp8Operations * kBlocks / us * 1e-6;
 }
 
+// Inputs that take turns.
+struct Sets {
+  Sets(int64_t count, int64_t tokens, int64_t parts, int64_t part_out, int64_t in)
+      : out(count * tokens * parts * part_out) {
+    const double bytes = static_cast<double>(count * (parts * part_out + tokens) * in);
+    for (int i = 0; i < SetsPastL2(bytes); ++i) {
+      x.push_back(std::make_unique<TokensData>(count * tokens, in, 100 + i));
+      w.push_back(std::make_unique<WeightsData>(count, parts, part_out, in, 200 + i));
+    }
+  }
+  int size() const { return static_cast<int>(x.size()); }
+  std::vector<std::unique_ptr<TokensData>> x;
+  std::vector<std::unique_ptr<WeightsData>> w;
+  DeviceArray<__nv_bfloat16> out;
+};
+
+// Bytes and operations of a product, as rates.
+inline Values Rates(double us, double count, double tokens, double n, double k, double out_bytes) {
+  const double bytes = count * (n * k + tokens * k + tokens * n * out_bytes + tokens * k / 32);
+  return {{"us", us},
+          {"TFLOPS", 2e-6 * count * tokens * n * k / us},
+          {"GB/s", 1e-3 * bytes / us},
+          {"weights_GB/s", 1e-3 * count * n * k / us}};
+}
+
 }  // namespace fathom::bench

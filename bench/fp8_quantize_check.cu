@@ -1,8 +1,7 @@
-// Checks of quantisation against QuantizeRun, and of products that quantise on the way.
+// Checks of quantisation against QuantizeRun.
 #include "bench/fp8_check.cuh"
 #include "bench/fp8_gemm_problem.cuh"
 #include "products/cuda/quantize_tokens.h"
-#include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_gemm.h"
 #include "quant/e4m3.h"
 
@@ -79,64 +78,6 @@ void CheckQuantize() {
                    std::to_string(copies) + ": codes and scales that differ",
                static_cast<double>(unequal));
       }
-    }
-  }
-}
-
-// A product of few tokens, quantised on the way, has the bits of quantising and multiplying:
-// weights held and streamed, half runs and tiles, chains, two parts.
-void CheckFew() {
-  for (const auto& [parts, n, k] : {std::tuple{1, 576, 2048},
-                                    {1, 3072, 2048},
-                                    {1, 7168, 1536},
-                                    {1, 7168, 16384},
-                                    {1, 5008, 144},
-                                    {2, 2928, 1408},
-                                    {1, 2112, 7168},
-                                    {1, 24576, 256}}) {
-    const WeightsData w(1, parts, n, k, 15);
-    const int64_t out = int64_t{parts} * n;
-    for (const int64_t tokens : {1, 2, 3, 4, 5, 8}) {
-      const std::vector<uint16_t> x = RandomBf16(tokens * k, tokens == 3, 25);
-      const DeviceArray<uint16_t> device_x(x);
-      const auto* bf16 = reinterpret_cast<const __nv_bfloat16*>(device_x.get());
-      const auto count = static_cast<int32_t>(tokens - tokens / 4);
-      const DeviceArray<int32_t> live(std::vector<int32_t>{count});
-      const int64_t pitch = Fp8ScalePitch(tokens);
-      const DeviceArray<uint8_t> codes(tokens * k);
-      const DeviceArray<float> scales(Runs(k) * pitch), few(tokens * out), many(tokens * out);
-      Poison(few);
-      Poison(many);
-      LaunchQuantizeTokens({.x = bf16,
-                            .stride = k,
-                            .capacity = tokens,
-                            .channels = k,
-                            .live = live.get(),
-                            .out = {codes.get(), scales.get(), pitch, false}},
-                           nullptr);
-      LaunchFp8Gemm({.x = {codes.get(), scales.get(), tokens, k, pitch},
-                     .w = w.weights(),
-                     .groups = {.counts = live.get(), .capacity = tokens},
-                     .out = many.get(),
-                     .out_stride = out,
-                     .output = Fp8GemmOutput::kF32},
-                    nullptr);
-      LaunchFp8FewTokens({.x = bf16,
-                          .x_stride = k,
-                          .tokens = tokens,
-                          .live = live.get(),
-                          .w = w.weights(),
-                          .output = Fp8FewTokensOutput::kF32,
-                          .y = few.get(),
-                          .y_stride = out},
-                         nullptr);
-      BENCH_CHECK(cudaDeviceSynchronize());
-      const std::vector<float> got = few.ToHost(), want = many.ToHost();
-      const bool same = std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0;
-      Expect(same,
-             "few: the bits of many, M " + std::to_string(tokens) + " N " + std::to_string(out) +
-                 " K " + std::to_string(k),
-             !same);
     }
   }
 }

@@ -158,6 +158,8 @@ void TimeSteps(const Limits& limits) {
   Time({.heads = 16, .rows = 200, .context = 8192, .tokens = 1, .split = 0, .least_context = 512},
        limits);
   for (const int context : {4190, 8300}) Time({128, 128, context, 1, 0}, limits);
+  // One tile more than rounds of a cluster's blocks hold.
+  for (const int rows : {1, 8}) Time({128, rows, 1088, 1, 0}, limits);
   Time({.heads = 128, .rows = 128, .context = 8192, .tokens = 1, .split = 0, .least_context = 512},
        limits);
 }

@@ -7,10 +7,19 @@
 
 namespace fathom {
 
+// Of a scale: not of infinity or NaN.
+__device__ __forceinline__ bool IsFinite(float scale) {
+  return scale < __int_as_float(0x7f800000);
+}
+
 // Scale of a run whose largest magnitude (a NaN if there is one) is `largest`.
 __device__ __forceinline__ float RunScale(float largest, bool ue8m0) {
   const float bounded = largest < 1e-10f ? 1e-10f : largest;  // keeps NaN
-  const float scale = __fdiv_rn(bounded, 448.0f);
+  // bounded / 448 as Quotient divides; every finite number was tried.
+  constexpr float kMost = 448, kReciprocal = 1 / kMost;
+  const float near = bounded * kReciprocal;
+  const float quotient = fmaf(fmaf(-near, kMost, bounded), kReciprocal, near);
+  const float scale = IsFinite(bounded) ? quotient : bounded;
   if (!ue8m0) return scale;
   const uint32_t bits = __float_as_uint(scale);
   if (bits >= 0x7f800000 || (bits & 0x7fffff) == 0) return scale;
@@ -22,6 +31,14 @@ __device__ __forceinline__ float LargerMagnitude(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
   return larger;
+}
+
+// 1 / scale, correctly rounded, of a run's finite scale: __frcp_rn without its branch for numbers
+// that are no scales.
+__device__ __forceinline__ float Reciprocal(float scale) {
+  float near;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(scale));
+  return fmaf(near, fmaf(-scale, near, 1.0f), near);
 }
 
 // a / scale without __fdiv_rn's branches: `reciprocal` is 1 / scale, correctly rounded, and one
@@ -46,7 +63,7 @@ __device__ __forceinline__ uint32_t QuantizeTwoFinite(float a, float b, float sc
 
 // Codes of a / scale (low byte) and b / scale; `reciprocal`: __frcp_rn(scale).
 __device__ __forceinline__ uint32_t QuantizeTwo(float a, float b, float scale, float reciprocal) {
-  if (scale < __int_as_float(0x7f800000)) return QuantizeTwoFinite(a, b, scale, reciprocal);
+  if (IsFinite(scale)) return QuantizeTwoFinite(a, b, scale, reciprocal);
   const float x = __fdiv_rn(a, scale), y = __fdiv_rn(b, scale);
   uint32_t codes = TwoCodes(x, y);
   // The division and the conversion lose the sign of a NaN, which QuantizeRun keeps; x86 gives

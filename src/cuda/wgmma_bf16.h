@@ -55,6 +55,12 @@ __device__ __forceinline__ uint64_t WgmmaDescriptor(uint32_t operand) {
   return kSwizzle128 | kEightTileRows | operand;
 }
 
+// The same of K-major tile rows that are not swizzled: pieces of eight tile rows by 16 bytes, 128
+// bytes each, which lie `tile_stride` (of WgmmaOperand) apart along K. For eight tile rows.
+__device__ __forceinline__ uint64_t WgmmaPlainDescriptor(uint32_t operand) {
+  return operand;
+}
+
 enum class Major : int { kK = 0, kMn = 1 };
 
 // d (+)= A B. Add(d, a, b, accumulate): accumulate false overwrites d.

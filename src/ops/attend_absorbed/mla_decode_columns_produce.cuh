@@ -147,10 +147,7 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
       }
     };
     if (block_of_cluster < tiles) take_pages(0);
-    if (turn == 0) {
-      WaitForPriorKernels();  // so far only what is early (ops.h) was read
-      AllowNextKernel();
-    }
+    if (turn == 0) WaitForPriorKernels();  // so far only what is early (ops.h) was read
     if (block_of_cluster < tiles) {
       if (lane == 0) LoadQuery<kFp8>(s, maps, step, item, parity);
       parity ^= 1;
@@ -163,7 +160,10 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
         for (int half = 0; half < 2; ++half) LoadKeys<kFp8>(s, maps, half, odd, page, parity);
       }
       parity ^= 1;
+      // The next kernel's weights would be in the way of the first loads.
+      if (turn == 0 && round == 1) AllowNextKernel();
     }
+    if (turn == 0) AllowNextKernel();
   }
 }
 

@@ -18,7 +18,7 @@ void HeadLinearHopper(OpContext& context, const HeadLinearArgs& a) {
   }
   const QuantizedOut quantized = QuantizedOutOf(a.quantized);
   if (quantized.codes == nullptr) return;
-  LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.out.data()),
+  LaunchQuantizeTokens({.x = a.out.data(),
                         .stride = a.out.stride(0),
                         .capacity = tokens,
                         .channels = a.quantized.codes.dim(1),

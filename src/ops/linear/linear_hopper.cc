@@ -5,6 +5,7 @@
 #include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_tokens.h"
 #include "products/hopper/bf16_product.h"
+#include "products/hopper/fp8_few_codes.h"
 #include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_weights.h"
 #include "tensor/buffer.h"
@@ -30,7 +31,7 @@ Fp8Tokens Quantize(const LinearArgs& a, std::span<std::byte> workspace, cudaStre
   const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
   Arena arena(workspace.data(), workspace.size());
   const QuantizedOut x = QuantizedIn(arena, a);
-  LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+  LaunchQuantizeTokens({.x = a.x.data(),
                         .stride = a.x.stride(0),
                         .capacity = tokens,
                         .channels = in,
@@ -40,26 +41,33 @@ Fp8Tokens Quantize(const LinearArgs& a, std::span<std::byte> workspace, cudaStre
   return {x.codes, x.scales, tokens, in, x.scale_pitch};
 }
 
+// By the number of tokens, to the same bits.
 void LaunchFp8(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
   const auto* live = static_cast<const int32_t*>(a.live.data());
-  const bool f32 = a.out.dtype() == DType::kF32;
-  const bool quantized = HasCodes(a.x_quantized);
-  if (!quantized && tokens <= kFp8FewDenseTokens) {  // the same bits
+  const Fp8Weights w = Fp8WeightsOf(AsCuda(a.weight));
+  const bool f32 = a.out.dtype() == DType::kF32, quantized = HasCodes(a.x_quantized),
+             few_codes = !f32 && Fp8FewCodesPays(w, tokens, quantized);
+  if (!quantized && !few_codes && tokens <= kFp8FewDenseTokens) {
     LaunchFp8FewTokens({.x = a.x.data(),
                         .x_stride = a.x.stride(0),
                         .scale_ue8m0 = a.weight->scale_ue8m0,
                         .tokens = tokens,
                         .live = live,
-                        .w = Fp8WeightsOf(AsCuda(a.weight)),
+                        .w = w,
                         .output = f32 ? Fp8FewTokensOutput::kF32 : Fp8FewTokensOutput::kBF16,
                         .y = a.out.data(),
                         .y_stride = a.out.stride(0)},
                        stream);
     return;
   }
-  LaunchFp8Gemm({.x = quantized ? Fp8TokensOf(a.x_quantized) : Quantize(a, workspace, stream),
-                 .w = Fp8WeightsOf(AsCuda(a.weight)),
+  const Fp8Tokens x = quantized ? Fp8TokensOf(a.x_quantized) : Quantize(a, workspace, stream);
+  if (few_codes) {
+    return LaunchFp8FewCodes(
+        {.x = x, .live = live, .w = w, .y = a.out.data(), .y_stride = a.out.stride(0)}, stream);
+  }
+  LaunchFp8Gemm({.x = x,
+                 .w = w,
                  .groups = {.counts = live, .capacity = tokens},
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0),

@@ -6,6 +6,7 @@
 #include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_tokens.h"
 #include "products/hopper/bf16_product.h"
+#include "products/hopper/fp8_few_codes.h"
 #include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_weights.h"
 #include "tensor/buffer.h"
@@ -18,84 +19,116 @@ bool Fp8Fits(const MlpArgs& a) {
          AsCuda(a.gate_up).parts == 2 && a.x.stride(0) % 8 == 0;
 }
 
-// Tokens and their scales, before each of the two products.
+// Quantised tokens before each of the two products; of few, too, what the first makes, F32.
 struct Buffers {
-  TensorView x, x_scales, product, product_scales;
+  QuantizedOut x, product;
+  float* few;
   size_t used;
 };
 Buffers Layout(const MlpArgs& a, Arena arena) {
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
-  const auto runs = [](int64_t channels) { return (channels + kScaleTile - 1) / kScaleTile; };
+  const auto quantized = [&](const PackedWeight& reader) -> QuantizedOut {
+    const int64_t runs = (reader.in + kScaleTile - 1) / kScaleTile;
+    uint8_t* codes = arena.Take<uint8_t>(tokens * reader.in);
+    return {codes, arena.Take<float>(runs * pitch), pitch, reader.scale_ue8m0};
+  };
   Buffers b{};
-  b.x = arena.Allocate(DType::kU8, {tokens, a.gate_up->in});
-  b.x_scales = arena.Allocate(DType::kF32, {runs(a.gate_up->in), pitch});
-  b.product = arena.Allocate(DType::kU8, {tokens, a.down->in});
-  b.product_scales = arena.Allocate(DType::kF32, {runs(a.down->in), pitch});
+  b.few = arena.Take<float>(std::min(tokens, kFp8FewTokens) * a.down->in);
+  b.x = quantized(*a.gate_up);
+  b.product = quantized(*a.down);
   b.used = arena.used();
   return b;
 }
 
-// The product of few tokens, F32.
-size_t FewTokensBytes(const MlpArgs& a) {
-  return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewDenseTokens) * a.down->in) * sizeof(float);
+const int32_t* Live(const MlpArgs& a) {
+  return static_cast<const int32_t*>(a.live.data());
 }
 
-void FewTokens(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
-  const auto* live = static_cast<const int32_t*>(a.live.data());
+Fp8Tokens TokensOf(const QuantizedOut& out, int64_t tokens, int64_t channels) {
+  return {out.codes, out.scales, tokens, channels, out.scale_pitch};
+}
+
+// x as the first product reads it.
+Fp8Tokens QuantizedX(const MlpArgs& a, const Buffers& b, cudaStream_t stream) {
+  if (HasCodes(a.x_quantized)) return Fp8TokensOf(a.x_quantized);
+  LaunchQuantizeTokens({.x = a.x.data(),
+                        .stride = a.x.stride(0),
+                        .capacity = a.x.dim(0),
+                        .channels = a.gate_up->in,
+                        .live = Live(a),
+                        .out = b.x},
+                       stream);
+  return TokensOf(b.x, a.x.dim(0), a.gate_up->in);
+}
+
+// gate and up of few tokens, F32; `codes`: of quantised ones.
+void FewGateUp(const MlpArgs& a, const Buffers& b, bool codes, cudaStream_t stream) {
+  const Fp8Weights w = Fp8WeightsOf(AsCuda(a.gate_up));
+  if (codes) {
+    LaunchFp8FewCodes({.x = QuantizedX(a, b, stream),
+                       .live = Live(a),
+                       .w = w,
+                       .y = b.few,
+                       .y_stride = a.down->in},
+                      stream);
+    return;
+  }
   LaunchFp8FewTokens({.x = a.x.data(),
                       .x_stride = a.x.stride(0),
                       .scale_ue8m0 = a.gate_up->scale_ue8m0,
                       .tokens = a.x.dim(0),
-                      .live = live,
-                      .w = Fp8WeightsOf(AsCuda(a.gate_up)),
+                      .live = Live(a),
+                      .w = w,
                       .output = Fp8FewTokensOutput::kSilu,
-                      .y = product,
+                      .y = b.few,
                       .y_stride = a.down->in},
                      stream);
-  LaunchFp8FewTokens({.x = product,
+}
+
+void FewDown(const MlpArgs& a, const Buffers& b, bool codes, cudaStream_t stream) {
+  const int64_t tokens = a.x.dim(0), width = a.down->in;
+  const Fp8Weights w = Fp8WeightsOf(AsCuda(a.down));
+  if (codes) {
+    LaunchQuantizeTokens({.x = b.few,
+                          .x_f32 = true,
+                          .stride = width,
+                          .capacity = tokens,
+                          .channels = width,
+                          .live = Live(a),
+                          .out = b.product},
+                         stream);
+    LaunchFp8FewCodes({.x = TokensOf(b.product, tokens, width),
+                       .live = Live(a),
+                       .w = w,
+                       .y = a.out.data(),
+                       .y_stride = a.out.stride(0)},
+                      stream);
+    return;
+  }
+  LaunchFp8FewTokens({.x = b.few,
                       .x_f32 = true,
-                      .x_stride = a.down->in,
+                      .x_stride = width,
                       .scale_ue8m0 = a.down->scale_ue8m0,
-                      .tokens = a.x.dim(0),
-                      .live = live,
-                      .w = Fp8WeightsOf(AsCuda(a.down)),
+                      .tokens = tokens,
+                      .live = Live(a),
+                      .w = w,
                       .y = a.out.data(),
                       .y_stride = a.out.stride(0)},
                      stream);
 }
 
-void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
-  const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
-  if (tokens <= kFp8FewDenseTokens) {  // the same bits
-    return FewTokens(a, workspace.data(), stream);
-  }
-  const auto* live = static_cast<const int32_t*>(a.live.data());
-  const Buffers b = Layout(a, Arena(workspace.data(), workspace.size()));
-  const Fp8TokenGroups groups = {.counts = live, .capacity = tokens};
-  auto* x = static_cast<uint8_t*>(b.x.data());
-  auto* product = static_cast<uint8_t*>(b.product.data());
-  auto* x_scales = static_cast<float*>(b.x_scales.data());
-  auto* product_scales = static_cast<float*>(b.product_scales.data());
-  const bool quantized = HasCodes(a.x_quantized);
-  if (!quantized) {
-    LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
-                          .stride = a.x.stride(0),
-                          .capacity = tokens,
-                          .channels = a.gate_up->in,
-                          .live = live,
-                          .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
-                         stream);
-  }
-  LaunchFp8GemmSilu({.x = quantized ? Fp8TokensOf(a.x_quantized)
-                                    : Fp8Tokens{x, x_scales, tokens, a.gate_up->in, pitch},
+void ManyTokens(const MlpArgs& a, const Buffers& b, cudaStream_t stream) {
+  const int64_t tokens = a.x.dim(0);
+  const Fp8TokenGroups groups = {.counts = Live(a), .capacity = tokens};
+  LaunchFp8GemmSilu({.x = QuantizedX(a, b, stream),
                      .w = Fp8WeightsOf(AsCuda(a.gate_up)),
                      .groups = groups,
-                     .out = product,
-                     .out_scales = product_scales,
-                     .out_scale_pitch = pitch,
-                     .scale_ue8m0 = a.down->scale_ue8m0},
+                     .out = b.product.codes,
+                     .out_scales = b.product.scales,
+                     .out_scale_pitch = b.product.scale_pitch,
+                     .scale_ue8m0 = b.product.scale_ue8m0},
                     stream);
-  LaunchFp8Gemm({.x = {product, product_scales, tokens, a.down->in, pitch},
+  LaunchFp8Gemm({.x = TokensOf(b.product, tokens, a.down->in),
                  .w = Fp8WeightsOf(AsCuda(a.down)),
                  .groups = groups,
                  .out = a.out.data(),
@@ -103,12 +136,23 @@ void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t st
                 stream);
 }
 
+// By the number of tokens, to the same bits.
+void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
+  const int64_t tokens = a.x.dim(0);
+  const Buffers b = Layout(a, Arena(workspace.data(), workspace.size()));
+  const bool down = Fp8FewCodesPays(Fp8WeightsOf(AsCuda(a.down)), tokens, false),
+             gate_up = down && Fp8FewCodesPays(Fp8WeightsOf(AsCuda(a.gate_up)), tokens,
+                                               HasCodes(a.x_quantized));
+  if (tokens > kFp8FewDenseTokens && !gate_up) return ManyTokens(a, b, stream);
+  FewGateUp(a, b, gate_up, stream);
+  FewDown(a, b, down, stream);
+}
+
 }  // namespace
 
 size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
   if (!Fp8Fits(a)) return MlpCudaWorkspace(stream, a);
-  // A smaller step needs no more than a larger one.
-  return std::max(FewTokensBytes(a), Layout(a, Arena::Measuring()).used);
+  return Layout(a, Arena::Measuring()).used;
 }
 
 void MlpHopper(OpContext& context, const MlpArgs& a) {

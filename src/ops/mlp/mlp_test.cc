@@ -101,19 +101,19 @@ TEST_P(MlpTest, IsTheCompositionWhereNoCodeTips) {
   }
 }
 
-TEST_P(MlpTest, OfANormsQuantizedCopy) {
-  const TestBackend& b = GetParam();
-  const Case c(DType::kF8E4M3, 256, 384, 128);
+// A norm's copy changes no bit.
+void ExpectOfACopy(const TestBackend& b, const Case& c, std::initializer_list<int> token_counts) {
   const auto gate_up = Pack(b, {{c.gate.weight, c.up.weight}}), down = Pack(b, {{c.down.weight}});
-  for (const int tokens : {3, 9, 67, 130}) {
+  const int64_t in = c.in();
+  for (const int tokens : token_counts) {
     SCOPED_TRACE(tokens);
-    const TestTensor x(b.act(), {tokens, 256}, Normals(tokens * 256, 7)), live = Live(tokens);
-    const TestTensor normed(b.act(), {tokens, 256}), out(b.act(), {tokens, 128});
-    const TestTensor codes(DType::kF8E4M3, {tokens, 256}), scales(DType::kF32, {2, 160});
+    const TestTensor x(b.act(), {tokens, in}, Normals(tokens * in, 7)), live = Live(tokens);
+    const TestTensor normed(b.act(), {tokens, in}), out(b.act(), {tokens, c.out()});
+    const TestTensor codes(DType::kF8E4M3, {tokens, in}), scales(DType::kF32, {in / 128, 160});
     const QuantizedCopy copy = {codes, scales};
     RunOp(b, &Ops::rms_norm,
           {.x = x,
-           .weight = TestTensor(DType::kF32, {256}, Normals(256, 8)),
+           .weight = TestTensor(DType::kF32, {in}, Normals(in, 8)),
            .live = live,
            .out = normed,
            .quantized = copy});
@@ -126,6 +126,16 @@ TEST_P(MlpTest, OfANormsQuantizedCopy) {
            .out = out});
     ExpectSameBits(out.Floats(), RunTokens(b, c, normed.Floats(), Range(tokens)));
   }
+}
+
+TEST_P(MlpTest, OfANormsQuantizedCopy) {
+  ExpectOfACopy(GetParam(), Case(DType::kF8E4M3, 256, 384, 128), {3, 9, 67, 130});
+}
+
+// Weights large enough for kernels of their own, of few tokens.
+TEST_P(MlpTest, OfACopyWithLargeWeights) {
+  if (!GetParam().ops->quantized_copies) GTEST_SKIP() << "has no such kernels";
+  ExpectOfACopy(GetParam(), Case(DType::kF8E4M3, 512, 4096, 8192), {1, 2, 5, 8});
 }
 
 TEST_P(MlpTest, ATokenDoesNotDependOnHundreds) {

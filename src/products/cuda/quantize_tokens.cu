@@ -16,7 +16,7 @@ namespace {
 constexpr int kQuantizeThreads = 256;
 
 // kPlaced: tokens go to places.
-template <bool kPlaced>
+template <class X, bool kPlaced>
 __global__ void __launch_bounds__(kQuantizeThreads) QuantizeTokens(const QuantizeTokensParams p) {
   if (!kPlaced) AllowNextKernel();
   WaitForPriorKernels();
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) QuantizeTokens(const Quantiz
   if (token >= *p.live) return;
   const bool live = vector * kVector < p.channels;
   Vector x = {};
-  if (live) x = Unpack(AsVectors(p.x + token * p.stride)[vector]);
+  if (live) x = ReadVector(static_cast<const X*>(p.x) + token * p.stride + vector * kVector);
   const float scale = ScaleOf(x, p.out.scale_ue8m0);
   const uint2 codes = Codes(x, scale);
   if (!kPlaced) {
@@ -53,8 +53,11 @@ void LaunchQuantizeTokens(const QuantizeTokensParams& p, cudaStream_t stream) {
   const int64_t vectors = (p.channels + kVector - 1) / kVector;
   const dim3 blocks(static_cast<unsigned>(p.capacity),
                     static_cast<unsigned>((vectors + kQuantizeThreads - 1) / kQuantizeThreads));
-  kernels::LaunchOverlapped(p.places == nullptr ? QuantizeTokens<false> : QuantizeTokens<true>,
-                            blocks, kQuantizeThreads, 0, stream, p);
+  CHECK(!p.x_f32 || p.places == nullptr, "quantize_tokens: places of F32");
+  const auto kernel = p.x_f32               ? QuantizeTokens<float, false>
+                      : p.places == nullptr ? QuantizeTokens<__nv_bfloat16, false>
+                                            : QuantizeTokens<__nv_bfloat16, true>;
+  kernels::LaunchOverlapped(kernel, blocks, kQuantizeThreads, 0, stream, p);
 }
 
 }  // namespace fathom

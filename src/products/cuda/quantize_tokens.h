@@ -2,7 +2,6 @@
 // same bits as QuantizeRun (quant/e4m3.h).
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -18,8 +17,9 @@ struct QuantizedOut {
 };
 
 struct QuantizeTokensParams {
-  const __nv_bfloat16* x = nullptr;  // [capacity, channels], tokens `stride` apart; 16-byte aligned
-  int64_t stride = 0;                // a multiple of 8
+  const void* x = nullptr;  // [capacity, channels] BF16, tokens `stride` apart; 16-byte aligned
+  bool x_f32 = false;       // F32; only without places
+  int64_t stride = 0;       // a multiple of 8
   int64_t capacity = 0;
   int64_t channels = 0;           // a multiple of 16
   const int32_t* live = nullptr;  // [1]: tokens, on the device

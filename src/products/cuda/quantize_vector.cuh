@@ -53,14 +53,14 @@ __device__ __forceinline__ float ScaleOf(const Vector& x, bool ue8m0) {
   return RunScale(largest, ue8m0);
 }
 
+// REQUIRES: a finite scale. `reciprocal`: __frcp_rn(scale).
+__device__ __forceinline__ uint2 CodesFinite(const Vector& x, float scale, float reciprocal) {
+  const auto two = [&](int i) { return QuantizeTwoFinite(x.v[i], x.v[i + 1], scale, reciprocal); };
+  return {two(0) | two(2) << 16, two(4) | two(6) << 16};
+}
 __device__ __forceinline__ uint2 Codes(const Vector& x, float scale) {
   const float reciprocal = __frcp_rn(scale);
-  if (scale < __int_as_float(0x7f800000)) {  // one branch for eight numbers
-    const auto two = [&](int i) {
-      return QuantizeTwoFinite(x.v[i], x.v[i + 1], scale, reciprocal);
-    };
-    return {two(0) | two(2) << 16, two(4) | two(6) << 16};
-  }
+  if (IsFinite(scale)) return CodesFinite(x, scale, reciprocal);  // a branch for eight numbers
   const auto two = [&](int i) { return QuantizeTwo(x.v[i], x.v[i + 1], scale, reciprocal); };
   return {two(0) | two(2) << 16, two(4) | two(6) << 16};
 }

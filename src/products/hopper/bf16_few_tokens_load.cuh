@@ -6,6 +6,7 @@
 #include "cuda/l2_policy.h"
 #include "cuda/mbarrier.h"
 #include "cuda/mma.cuh"
+#include "cuda/ring.h"
 #include "cuda/tma.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/hopper/bf16_few_tokens.h"
@@ -93,13 +94,6 @@ __device__ inline void FindExperts(Experts& experts, const Bf16ProductParams& p)
   }
   if (lane == 0) experts.count = count;
 }
-
-struct Ring {
-  int32_t index = 0, parity = 0, stages;
-  __device__ void Advance() {
-    if (++index == stages) index = 0, parity ^= 1;
-  }
-};
 
 struct Shared {
   Mbarrier full[kMostStages], empty[kMostStages];

@@ -12,7 +12,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "cuda/e4m3.h"
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
 #include "cuda/launch_clusters.cuh"
@@ -20,55 +19,19 @@
 #include "cuda/tensor_map.h"
 #include "cuda/tma.h"
 #include "products/cuda/few_pairs.cuh"
-#include "products/cuda/quantize_vector.cuh"
 #include "products/hopper/fp8_few_tokens.h"
-#include "products/hopper/fp8_few_tokens_load.cuh"
+#include "products/hopper/fp8_few_tokens_quantize.cuh"
 #include "products/hopper/fp8_few_tokens_sum.cuh"
 
 namespace fathom {
 namespace fp8_few_tokens {
 
-// Codes and scales of the block's tokens, in the order in which wgmma reads them. All threads.
-template <class X>
-__device__ void QuantizeX(const Memory& memory, const Args& a, const Fp8Runs& runs,
-                          int32_t tokens) {
-  constexpr int kAtOnce = 4;  // vectors of a thread
-  const int32_t vectors = runs.count * kRunLanes, total = tokens * vectors;
-  const int32_t first_channel = runs.first * kRun;
-  const auto token_of = [&](int32_t r) {
-    const int32_t pair = a.ids == nullptr ? r : memory.shared->pairs.pair[r];
-    const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? pair : pair / a.topk;
-    return static_cast<const X*>(a.x) + of_x * a.x_stride + first_channel;
-  };
-  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kQuantizers) {
-    Vector x[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j * kQuantizers >= total) break;
-      const int32_t i = first + j * kQuantizers + threadIdx.x % 32, vector = i % vectors;
-      const bool inside = i < total && first_channel + vector * kVector < a.channels;
-      x[j] = inside ? ReadVector(token_of(i / vectors) + vector * kVector) : Vector{};
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j * kQuantizers >= total) break;
-      const int32_t i = first + j * kQuantizers + threadIdx.x % 32;
-      const int32_t token = i / vectors, vector = i % vectors;
-      const float scale = ScaleOf(x[j], a.ue8m0);
-      if (i >= total) continue;
-      const int32_t run = vector / kRunLanes, chunk = vector % kRunLanes / 2;
-      *reinterpret_cast<uint2*>(memory.x + (run * kTokens + token) * kRun + (chunk ^ token) * 16 +
-                                vector % 2 * 8) = Codes(x[j], scale);
-      if (vector % kRunLanes == 0) memory.x_scales[run * kTokens + token] = scale;
-    }
-  }
-}
-
 // What a launch multiplies with: experts' matrices, or one, whose runs a cluster may share.
 enum class Matrix { kOfExperts, kOne, kInChains };
 
-template <class X, class Y, bool kSilu, Matrix kMatrix>
-__global__ void __launch_bounds__(kThreads, kMatrix == Matrix::kOfExperts ? kBlocksAtATime : 1)
+template <class X, class Y, bool kSilu, Matrix kMatrix, int kPieces>
+__global__ void __launch_bounds__(kThreads, kMatrix == Matrix::kOfExperts ? kBlocksAtATime
+                                                                          : kDenseBlocksAtATime)
     Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
   constexpr bool kChains = kMatrix == Matrix::kInChains;
   constexpr bool kExperts = kMatrix == Matrix::kOfExperts;
@@ -127,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, kMatrix == Matrix::kOfExperts ? kBlo
   }
   const int32_t tokens = kExperts ? shared.pairs.count : min(*a.live, a.tokens);
   // It does not wait for `live`.
-  QuantizeX<X>(memory, a, runs, kExperts ? shared.pairs.count : a.tokens);
+  Quantizer<X, kPieces, kExperts>(memory, a, runs, kExperts ? shared.pairs.count : a.tokens).Run();
   if (scales) {
     memory.weight_scales[threadIdx.x] = scale[0];
     if (kSilu) memory.weight_scales[runs.count + threadIdx.x] = scale[1];
@@ -138,9 +101,9 @@ __global__ void __launch_bounds__(kThreads, kMatrix == Matrix::kOfExperts ? kBlo
   Sums sums = {};
   const float* const scales_of_warp = memory.weight_scales + (kSilu && warp >= 2 ? runs.count : 0);
   if (held) {
-    MultiplyHeld(sums, memory, runs.count, scales_of_warp);
+    MultiplyHeld<kPieces>(sums, memory, runs.count, scales_of_warp);
   } else {
-    Multiply(sums, memory, a, runs.count, scales_of_warp);
+    Multiply<kPieces>(sums, memory, a, runs.count, scales_of_warp);
   }
   if constexpr (kChains) {
     if (!AddChains(sums, memory, a)) return;
@@ -184,16 +147,18 @@ int64_t Stages(const Args& a, int64_t blocks) {
   const int64_t most = std::min<int64_t>(a.chain_runs, kMostStages),
                 least = std::min<int64_t>(most, kLeastStages);
   int64_t at_a_time = turns(4) * 4 <= turns(3) * 3 ? 4 : 3;
-  if (a.ids == nullptr) at_a_time = std::min(at_a_time, turns(1));
+  if (a.ids == nullptr) at_a_time = std::min<int64_t>(kDenseBlocksAtATime, turns(1));
   for (;; --at_a_time) {
     const int64_t left = kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(a, 0));
     const int64_t stages = std::min<int64_t>(most, left / kStageBytes);
-    if (stages >= least) return stages;
+    // Of at most four tokens runs go through the ring kAtOnce at a time.
+    const int64_t step = a.pieces == kTokens || stages == most ? 1 : kAtOnce;
+    if (stages >= least) return stages / step * step;
     CHECK(at_a_time > 1, "fp8_few_tokens: {} runs", a.runs);
   }
 }
 
-template <class X, class Y, bool kSilu>
+template <class X, class Y, bool kSilu, int kPieces>
 void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   const Fp8Weights& w = p.w;
   constexpr uint32_t kBoxChannels = kSilu ? kChannels / 2 : kChannels;
@@ -209,24 +174,39 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
   const int64_t pairs = p.ids == nullptr ? 1 : p.tokens * p.topk,
                 groups = p.ids == nullptr ? 1 : p.shared + p.tokens * (p.topk - p.shared);
+  args.pieces = kPieces;
   args.chains = p.ids == nullptr ? Fp8ChainsOf(w) : 1;
   args.chain_runs = static_cast<int32_t>(CeilDivide(args.runs, args.chains));
   args.stages = static_cast<int32_t>(Stages(args, tiles * pairs * args.chains));
   const size_t bytes = SharedBytes(args, args.stages);
   if constexpr (!kSilu) {
     if (args.chains > 1) {
-      const auto kernel = Kernel<X, Y, kSilu, Matrix::kInChains>;
+      const auto kernel = Kernel<X, Y, kSilu, Matrix::kInChains, kPieces>;
       Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
       const ClusterGrid grid = {tiles, args.chains, kThreads, bytes};
       return LaunchClusters(kernel, grid, stream, weight_map, args);
     }
   }
-  const auto kernel = p.ids == nullptr ? Kernel<X, Y, kSilu, Matrix::kOne>
-                                       : Kernel<X, Y, kSilu, Matrix::kOfExperts>;
+  const auto kernel = p.ids == nullptr ? Kernel<X, Y, kSilu, Matrix::kOne, kPieces>
+                                       : Kernel<X, Y, kSilu, Matrix::kOfExperts, kPieces>;
   Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
   Gpu::OfThread().Check(
       LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
                   kThreads, bytes, stream, weight_map, args));
+}
+
+template <class X, class Y, bool kSilu>
+void Launch(const Fp8FewTokensParams& p, const Args& args, cudaStream_t stream) {
+  switch (PiecesOf(p.tokens)) {
+    case 1: return Launch<X, Y, kSilu, 1>(p, args, stream);
+    case 5: return Launch<X, Y, kSilu, 5>(p, args, stream);
+    default: return Launch<X, Y, kSilu, kTokens>(p, args, stream);
+  }
+}
+
+int32_t RowsOfPairs(const Fp8FewTokensParams& p) {
+  constexpr int32_t kOne = 1 << kRowBits;
+  return p.x_of_pairs ? kOne : kOne / static_cast<int32_t>(p.topk) + 1;
 }
 
 }  // namespace fp8_few_tokens
@@ -266,9 +246,10 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
                      .part_tiles = 0,
                      .scale_groups = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
                      .stages = 0,
+                     .pieces = 0,
                      .chains = 1,
                      .chain_runs = 0,
-                     .x_of_pairs = p.x_of_pairs,
+                     .rows_of_pairs = RowsOfPairs(p),
                      .early = p.early,
                      .ue8m0 = p.scale_ue8m0};
   if (p.x_f32) {

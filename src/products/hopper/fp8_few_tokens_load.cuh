@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/mbarrier.h"
+#include "cuda/ring.h"
 #include "cuda/tma.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/hopper/fp8_few_tokens.h"
@@ -16,9 +17,29 @@ constexpr int kTokens = kFp8FewTokens, kChannels = 64;  // of a block
 static_assert(kFp8FewTokens == FewPairs::kPairs && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kLeastStages = 4, kMostStages = 24;
-constexpr int kBlocksAtATime = 4;         // on a multiprocessor, at most
-constexpr int kHeldAtOnce = 4;            // runs whose products are under way together
-constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
+constexpr int kBlocksAtATime = 4, kDenseBlocksAtATime = 2;  // on a multiprocessor, at most
+constexpr int kAtOnce = 2, kHeldAtOnce = 4;  // runs whose products are under way together
+constexpr int kSharedBytes = 227 * 1024;     // of a multiprocessor, but for 1 KiB a block
+
+// Enough for pair / topk of kFp8MostPairs pairs.
+constexpr int kRowBits = 16;
+
+// Codes of x lie as wgmma reads them, eight tokens at a time. 5 to 8 are swizzled by 128 bytes;
+// fewer have no room for eight, and leave it to weights: pieces of eight tokens by 16 channels
+// overlap, so many 16 bytes apart, and what is read beyond a piece's tokens makes sums that nobody
+// stores. An odd number, so that a run's pieces lie in different banks.
+constexpr int32_t PiecesOf(int64_t tokens) {
+  return tokens == 1 ? 1 : tokens <= 4 ? 5 : kTokens;
+}
+constexpr int MostTokens(int pieces) {
+  return pieces == 5 ? 4 : pieces;
+}
+// Where a token's 16 channels `chunk` of a run begin.
+template <int kPieces>
+__device__ __forceinline__ int32_t PlaceOfX(int32_t run, int32_t token, int32_t chunk) {
+  if (kPieces == kTokens) return (run * kTokens + token) * kRun + (chunk ^ token) * 16;
+  return run * (kPieces * kRun) + chunk * (kPieces * 16) + token * 16;
+}
 
 struct Args {
   const void* x;
@@ -30,8 +51,10 @@ struct Args {
   int32_t matrices;
   int32_t parts, part_out, part_tiles, scale_groups;
   int32_t stages;
+  int32_t pieces;
   int32_t chains, chain_runs;  // of the longest
-  bool x_of_pairs, early, ue8m0;
+  int32_t rows_of_pairs;       // a pair reads x[pair * rows_of_pairs >> kRowBits]: a division
+  bool early, ue8m0;
 };
 
 struct Shared {
@@ -46,7 +69,7 @@ struct Memory {
   __device__ Memory(uint8_t* memory, const Args& a, int32_t runs, int32_t others)
       : weights(memory),
         x(weights + a.stages * kStageBytes),
-        room(reinterpret_cast<float4*>(x + runs * kTokens * kRun)),
+        room(reinterpret_cast<float4*>(x + runs * a.pieces * kRun)),
         x_scales(reinterpret_cast<float*>(room + others * kMultipliers)),
         weight_scales(x_scales + runs * kTokens),
         shared(reinterpret_cast<Shared*>(weight_scales + 2 * runs)) {}
@@ -56,21 +79,9 @@ struct Memory {
   Shared* shared;
 };
 inline size_t SharedBytes(const Args& a, int64_t stages) {
-  return stages * kStageBytes + a.chain_runs * (kTokens * kRun + (kTokens + 2) * sizeof(float)) +
+  return stages * kStageBytes + a.chain_runs * (a.pieces * kRun + (kTokens + 2) * sizeof(float)) +
          (a.chains - 1) * kMultipliers * sizeof(float4) + sizeof(Shared);
 }
-
-// Which buffer of the ring comes next; RingPosition with as many buffers as fit.
-struct Ring {
-  int32_t index = 0;
-  uint32_t parity = 0;
-  __device__ void Advance(int32_t stages) {
-    if (++index == stages) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 // The loading warp: every run, in order. What is the same in all lanes comes by shuffles, so that
 // the compiler knows it.
@@ -78,8 +89,8 @@ template <bool kSilu>
 __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& runs,
                             const CUtensorMap* weight_map, int32_t weight_channel) {
   const int32_t channel = Uniform(weight_channel);
-  Ring ring;
-  for (int32_t run = runs.first; run < runs.end(); ++run, ring.Advance(a.stages)) {
+  Ring ring{a.stages};
+  for (int32_t run = runs.first; run < runs.end(); ++run, ring.Advance()) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     Mbarrier& full = memory.shared->full[ring.index];
