@@ -271,8 +271,9 @@ class Recorder:
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
         dummy = ["--load-format", "dummy", "--config-preset"]
-        rest = ["--output-len", "128", "--repeats", "1", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192",
+        each = ["--output-len", "128", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192",
                 "--synthetic-routing", "uniform"]
+        rest = [*each, "--repeats", "1"]
         shape = ["--batch-size", "1,8,32,128", "--input-len", "1024,4096,8192", "--prefill-len", "4096,16384,65536", *rest]
         self.host_gap(*dummy, "v2-lite", "--dtype", "bf16", "--num-layers", "6", "--batch-size", "128",
                       "--input-len", "128", "--output-len", "256", "--repeats", "1")
@@ -286,7 +287,7 @@ class Recorder:
         self.bench_offline("v3-5-layers-fp8", *v3, *shape)
         for layers in ("1", "3"):  # by which make_performance.py tells kinds of layers apart
             self.bench_offline(f"v3-{layers}-layers-fp8", *dummy, "v3", "--num-layers", layers, "--kv-cache-memory-bytes", "4GiB",
-                               "--batch-size", "1,8", "--input-len", "1024", "--prefill-len", "4096", *rest)
+                               "--batch-size", "1,8", "--input-len", "1024", "--prefill-len", "4096", *each, "--repeats", "5")
         self.bench_offline("v3-5-layers-fp8-32k", *v3, "--batch-size", "1,8,32,128", *long)
         sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *rest, "--temperature", "1"]
         self.bench_offline("v3-5-layers-fp8-sampled", *v3, *sampled)

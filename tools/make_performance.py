@@ -322,14 +322,16 @@ def layer_kinds(results):
     rate, lines = models[-1]["read_bandwidth_gb_s"], []
     for batch in (1, 8):
         steps = [next(r for r in model["results"] if (r["batch_size"], r["input_len"]) == (batch, 1024)) for model in models]
+        # Not of their medians: what a host sees of single steps jumps, and differences are small.
+        milliseconds = [1e3 * batch / step["decode_tokens_per_s"] for step in steps]
 
-        def kinds(key):
-            one, three, five = (step[key] for step in steps)
+        def kinds(values):
+            one, three, five = values
             dense = (three - one) / 2
             return one - dense, dense, (five - three) / 2
 
         lines += [(batch, kind, f"{ms:.3f}", f"{size / 1e9:.3f}", percent(size / 1e6 / rate / ms)) for kind, ms, size in
-                  zip(("head and sampling", "dense layer", "layer with experts"), kinds("decode_step_ms"), kinds("unique_bytes_per_step"))]
+                  zip(("head and sampling", "dense layer", "layer with experts"), kinds(milliseconds), kinds(step["unique_bytes_per_step"] for step in steps))]
     about = ("Decode steps of V3's shape with a context of 1024: differences between those of 1, 3 and 5 layers, of which the "
              "first three are dense. *of bandwidth*: bytes at the rate of reading.")
     return "\n".join(("### V3's layers by kind", "", wrapped(about), "", table(("batch", "", "ms", "GB", "of bandwidth"), lines)))
