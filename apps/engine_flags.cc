@@ -36,18 +36,11 @@ CLI::Validator Renamed(std::map<std::string, std::string> names) {
       "");
 }
 
-// 32k is 32000 and 32K is 32768, as in vLLM.
-CLI::Validator Thousands() {
+// Of sizes, which CLI11 reads as numbers without a sign.
+CLI::Validator NotNegative() {
   return CLI::Validator(
-      [](std::string& text) -> std::string {
-        double number = 0;
-        if (text.empty() || (text.back() != 'k' && text.back() != 'K')) return "";
-        const double times = text.back() == 'k' ? 1000 : 1024;
-        if (CLI::detail::lexical_cast(text.substr(0, text.size() - 1), number) && number >= 0 &&
-            number < 1e6) {
-          text = std::to_string(static_cast<int64_t>(number * times));
-        }
-        return "";
+      [](const std::string& text) -> std::string {
+        return text.starts_with('-') ? fmt::format("{} is below 0", text) : "";
       },
       "");
 }
@@ -97,6 +90,21 @@ void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* gro
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
+}
+
+CLI::Validator Thousands() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double number = 0;
+        if (text.empty() || (text.back() != 'k' && text.back() != 'K')) return "";
+        const double times = text.back() == 'k' ? 1000 : 1024;
+        if (CLI::detail::lexical_cast(text.substr(0, text.size() - 1), number) && number >= 0 &&
+            number < 1e6) {
+          text = std::to_string(static_cast<int64_t>(number * times));
+        }
+        return "";
+      },
+      "");
 }
 
 CLI::Validator Between(double low, double high) {
@@ -278,6 +286,7 @@ void AddLimitFlags(CLI::App& command, EngineLimits* limits, const char* group) {
           "Memory of each rank's KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
           "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->transform(NotNegative())  // comes first
       ->default_str("0")
       ->group(group);
 }

@@ -34,6 +34,9 @@ void AddStepTimeout(CLI::App& command, double* seconds, const char* group);
 // --chat-template, where there is chat.
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group);
 
+// 32k is 32000 and 32K is 32768, as in vLLM.
+CLI::Validator Thousands();
+
 // Refuses a number outside, in words: CLI::Range says doubles with six decimals.
 CLI::Validator Between(double low, double high);
 

@@ -31,7 +31,9 @@ class FewTimes {
       report.Add(ProductName(parts_ == 2 ? "silu" : "dense", tokens_, parts_ * n_, k_, name),
                  Rates(us, 1, tokens_, parts_ * n_, k_, 2));
     };
-    add("few", [&](int i, cudaStream_t stream) { LaunchFew(i, stream); });
+    if (tokens_ <= kFp8FewDenseTokens) {
+      add("few", [&](int i, cudaStream_t stream) { LaunchFew(i, stream); });
+    }
     if (Fp8FewCodesFit(sets_.w[0]->weights())) {
       add("few codes", [&](int i, cudaStream_t stream) { LaunchFewCodes(i, stream); });
     }

@@ -1,6 +1,7 @@
 // Checks of quantisation against QuantizeRun.
 #include "bench/fp8_check.cuh"
 #include "bench/fp8_gemm_problem.cuh"
+#include "cuda/e4m3.h"
 #include "products/cuda/quantize_tokens.h"
 #include "products/hopper/fp8_gemm.h"
 #include "quant/e4m3.h"
@@ -37,9 +38,31 @@ int64_t Mismatches(const std::vector<uint16_t>& x, int64_t tokens, int64_t width
   return unequal;
 }
 
+// Every finite number as the largest of a run, and every scale: whether RunScale divides, and
+// Reciprocal is, as the division that rounds correctly.
+__global__ void CountInexact(uint32_t* inexact) {
+  uint32_t count = 0;
+  for (uint32_t bits = blockIdx.x * blockDim.x + threadIdx.x; bits < 0x7f800000;
+       bits += gridDim.x * blockDim.x) {
+    const float largest = __uint_as_float(bits), scale = RunScale(largest, false);
+    count += scale != __fdiv_rn(fmaxf(largest, 1e-10f), 448.0f);
+    count += Reciprocal(scale) != __frcp_rn(scale);
+  }
+  atomicAdd(inexact, count);
+}
+
+void CheckDivisions() {
+  const DeviceArray<uint32_t> inexact(std::vector<uint32_t>{0});
+  CountInexact<<<1056, 256>>>(inexact.get());
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const uint32_t count = inexact.ToHost()[0];
+  Expect(count == 0, "quantize: scales and reciprocals that are not the division's", count);
+}
+
 }  // namespace
 
 void CheckQuantize() {
+  CheckDivisions();
   for (const int64_t width : {7168, 10944, 1536, 16, 1408}) {
     for (const bool ue8m0 : {false, true}) {
       const int64_t tokens = 37, pitch = Fp8ScalePitch(tokens * 3);

@@ -64,7 +64,8 @@ LayoutReport Predict(const PlanOptions& o, const StepTimeModel& model, LayoutPla
   for (const int64_t batch : o.batch_sizes) {
     PlannedDecode decode{.batch = batch};
     const int64_t pages = (o.context + kPageTokens) / kPageTokens;  // with the token that is drawn
-    decode.fits = batch <= limits.max_num_seqs && batch * pages * kPageTokens <= room;
+    decode.too_many = batch > limits.max_num_seqs;
+    decode.fits = !decode.too_many && batch * pages * kPageTokens <= room;
     decode.parts = PartsOfStep(model, {.rows = batch,
                                        .context = static_cast<double>(o.context),
                                        .groups = groups,
@@ -139,6 +140,8 @@ Result<PlanReport> MakeReport(PlanOptions o) {
       .config = config,
       .kv_cache = std::string(Name(kv_dtype)),
       .gpu = gpu,
+      .figures_given =
+          std::max({o.memory_bytes, o.bandwidth_gb_s, o.bf16_tflops, o.fp8_tflops}) > 0,
       .context = o.context};
   const auto layouts = o.one_layout ? std::vector{o.engine.layout}
                                     : LayoutsOf(o.gpus * o.hosts, config.n_routed_experts > 0);
@@ -269,6 +272,7 @@ void AddShapeFlags(CLI::App& command, PlanOptions& o) {
       .add_option("--context", o.context,
                   "Tokens that each of them has in the KV cache; at most half of --max-model-len "
                   "unless it is said")
+      ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 22))
       ->default_str("4096")
       ->group(group);
@@ -278,6 +282,7 @@ void AddShapeFlags(CLI::App& command, PlanOptions& o) {
           "Tokens of a prompt that is computed alone: numbers with commas between them, with "
           "a column for each; at most half of --max-model-len unless it is said")
       ->delimiter(',')
+      ->transform(Thousands())
       ->check(CLI::Range(1, 1 << 22))
       ->default_str("4096")
       ->group(group);

@@ -45,6 +45,7 @@ json::object ToJson(const PlannedDecode& decode) {
   }
   return {{"batch_size", decode.batch},
           {"fits", decode.fits},
+          {"exceeds_max_num_seqs", decode.too_many},
           {"step_ms", 1e3 * decode.seconds},
           {"tokens_per_s", decode.tokens_per_s},
           {"parts", std::move(parts)}};
@@ -179,6 +180,7 @@ void PrintJson(const PlanReport& report) {
                             {"weights", report.config.fp8 ? "fp8" : "bf16"},
                             {"kv_cache", report.kv_cache},
                             {"gpu", report.gpu.name},
+                            {"gpu_figures_given", report.figures_given},
                             {"memory_bytes", report.gpu.memory_bytes},
                             {"context", report.context},
                             {"hosts", hosts.count},
@@ -193,9 +195,10 @@ void PrintJson(const PlanReport& report) {
 }
 
 void PrintTable(const PlanReport& report) {
-  fmt::print("{}, {}, {} weights, {} KV cache, on {} with {:.1f} GiB\n", report.model,
+  fmt::print("{}, {}, {} weights, {} KV cache, on {} with {:.1f} GiB{}\n", report.model,
              Counted(report.config.num_layers, "layer"), report.config.fp8 ? "FP8" : "BF16",
-             report.kv_cache, report.gpu.name, Gib(report.gpu.memory_bytes));
+             report.kv_cache, report.gpu.name, Gib(report.gpu.memory_bytes),
+             report.figures_given ? " and figures that were given" : "");
   if (report.hosts.count > 1) PrintHosts(report.hosts);
   if (!report.layouts.empty()) {
     fmt::print(
@@ -217,12 +220,18 @@ void PrintTable(const PlanReport& report) {
                    plan.ranks[plan.fullest()].memory.needs.items[0].bytes.value_or(0))),
                plan.group_cache_tokens() * plan.layout.data);
     for (const PlannedDecode& decode : layout.decodes) {
-      fmt::print("{:>10}", decode.fits ? Milliseconds(decode.seconds) : "no room");
+      fmt::print("{:>10}", decode.fits       ? Milliseconds(decode.seconds)
+                           : decode.too_many ? "too many"
+                                             : "no room");
     }
     for (const PlannedPrefill& prefill : layout.prefills) {
       fmt::print("{:>15}", Milliseconds(prefill.seconds));
     }
     fmt::print("\n");
+  }
+  const auto beyond = [](const PlannedDecode& decode) { return decode.too_many; };
+  if (!report.layouts.empty() && std::ranges::any_of(report.layouts.front().decodes, beyond)) {
+    fmt::print("too many: --max-num-seqs is less\n");
   }
   for (const auto& [layout, reason] : report.refused) {
     fmt::print("{}: {}\n", Describe(layout), reason);

@@ -11,8 +11,9 @@
 namespace fathom {
 
 struct PlannedDecode {
-  int64_t batch = 0;  // requests of each group
-  bool fits = false;  // their contexts are in the cache
+  int64_t batch = 0;      // requests of each group
+  bool too_many = false;  // more than --max-num-seqs
+  bool fits = false;      // neither that, nor more than the cache holds
   std::vector<StepPart> parts;
   double seconds = 0;
   double tokens_per_s = 0;  // of all groups
@@ -46,6 +47,7 @@ struct PlanReport {
   ModelConfig config;
   std::string kv_cache;
   GpuFigures gpu;
+  bool figures_given = false;  // some of them, in place of the stored ones
   int64_t context = 0;
   ReportedHosts hosts;
   std::vector<LayoutReport> layouts;  // the best for latency first

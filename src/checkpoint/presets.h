@@ -8,7 +8,7 @@
 
 namespace fathom {
 
-inline constexpr char kPresetNames[] = "v2-lite, v2, v3, v2-lite-mtp";
+inline constexpr char kPresetNames[] = "v2-lite, v2, v3 (R1 and V3.1, too), v2-lite-mtp";
 
 // The dimensions of DeepSeek-V2-Lite, V2 (and Coder-V2) or V3 (and R1), from the config.json of the
 // published checkpoints. V3 stores FP8; the others BF16. v2-lite-mtp is V2-Lite with a draft layer

@@ -94,6 +94,19 @@ class Mbarrier {
 };
 
 // Which buffer of a ring comes next, and the parity of its phase.
+struct Ring {
+  int32_t buffers;
+  int32_t index = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance() {
+    if (++index == buffers) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+// The same where their number is known when it is compiled.
 template <int kBuffers>
 struct RingPosition {
   uint32_t index = 0;

@@ -15,14 +15,16 @@ namespace fathom {
 #define FATHOM_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FATHOM_D16(i) FATHOM_D4(i), FATHOM_D4(i + 4), FATHOM_D4(i + 8), FATHOM_D4(i + 12)
 
-// d (+)= A B^T; `accumulate` false overwrites d. N is twice the array's size; of 8, b is a
-// descriptor.
-__device__ __forceinline__ void WgmmaE4M3(float (&d)[4], uint32_t a, uint64_t b, bool accumulate) {
+// d (+)= A B^T; `accumulate` false overwrites d. N is twice the array's size.
+struct WgmmaB {
+  uint64_t descriptor;  // WgmmaDescriptor, or WgmmaPlainDescriptor
+};
+__device__ __forceinline__ void WgmmaE4M3(float (&d)[4], uint32_t a, WgmmaB b, bool accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %5, p, 1, 1;\n}\n"
       : FATHOM_D4(0)
-      : "l"(WgmmaDescriptor(a)), "l"(b), "r"(static_cast<int>(accumulate)));
+      : "l"(WgmmaDescriptor(a)), "l"(b.descriptor), "r"(static_cast<int>(accumulate)));
 }
 __device__ __forceinline__ void WgmmaE4M3(float (&d)[8], uint32_t a, uint32_t b, bool accumulate) {
   asm volatile(

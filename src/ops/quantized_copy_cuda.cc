@@ -23,4 +23,21 @@ Fp8Tokens Fp8TokensOf(const QuantizedCopy& copy) {
           .scale_pitch = copy.scales.stride(0)};
 }
 
+QuantizedOut TakeQuantized(Arena& arena, int64_t tokens, const PackedWeight& reader) {
+  const int64_t runs = (reader.in + kScaleTile - 1) / kScaleTile, pitch = Fp8ScalePitch(tokens);
+  uint8_t* codes = arena.Take<uint8_t>(tokens * reader.in);
+  return {.codes = codes,
+          .scales = arena.Take<float>(runs * pitch),
+          .scale_pitch = pitch,
+          .scale_ue8m0 = reader.scale_ue8m0};
+}
+
+Fp8Tokens Fp8TokensOf(const QuantizedOut& out, int64_t tokens, const PackedWeight& reader) {
+  return {.codes = out.codes,
+          .scales = out.scales,
+          .capacity = tokens,
+          .channels = reader.in,
+          .scale_pitch = out.scale_pitch};
+}
+
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 #include "products/cuda/quantize_tokens.h"
 #include "products/hopper/fp8_gemm.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 
@@ -14,5 +15,9 @@ bool HasCodes(const QuantizedCopy& copy);
 QuantizedOut QuantizedOutOf(const QuantizedCopy& copy);
 // As products read it. REQUIRES: HasCodes.
 Fp8Tokens Fp8TokensOf(const QuantizedCopy& copy);
+
+// Room for `tokens` tokens' codes and scales as a product with `reader` reads them; as it does.
+QuantizedOut TakeQuantized(Arena& arena, int64_t tokens, const PackedWeight& reader);
+Fp8Tokens Fp8TokensOf(const QuantizedOut& out, int64_t tokens, const PackedWeight& reader);
 
 }  // namespace fathom

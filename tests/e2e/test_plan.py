@@ -145,6 +145,21 @@ def test_two_hosts():
     assert "pp 2 x tp 2" in {layout["name"] for layout in found["layouts"]} and all(len(e["ranks"]) == 4 for e in found["layouts"])
 
 
+def test_lengths_in_thousands():
+    found = plan("--config-preset", "v2-lite", "--context", "4K", "--prefill-len", "8k,2K")
+    assert found["context"] == 4096
+    assert [prefill["input_len"] for prefill in found["layouts"][0]["prefill"]] == [8000, 2048]
+
+
+def test_more_requests_than_run_at_once():
+    of = ("--config-preset", "v2-lite", "--max-num-seqs", 4, "--batch-size", "4,8")
+    fits, beyond = plan(*of)["layouts"][0]["decode"]
+    assert fits["fits"] and not fits["exceeds_max_num_seqs"]
+    assert not beyond["fits"] and beyond["exceeds_max_num_seqs"]
+    text = run(*of).stdout
+    assert "too many: --max-num-seqs is less" in text and "no room" not in text
+
+
 def test_what_does_not_fit_is_said():
     done = run("--config-preset", "v3", "--gpus", 4)
     assert done.returncode == 1
@@ -175,6 +190,8 @@ def test_what_does_not_fit_is_said():
         (["--config-preset", "v3", "--experts-per-layer", 7.5], "--experts-per-layer 7.5: a single token draws 8"),
         (["--config-preset", "v3", "--tp", 8, "--pp", 2], "16 GPUs of a host: at most 8; say --nnodes, with more hosts"),
         (["--config-preset", "v3", "--gpu-type", "a100"], "--gpu-type: a100 not in {h200}"),
+        (["--config-preset", "v3", "--kv-cache-memory-bytes", "-1GiB"], "--kv-cache-memory-bytes: -1GiB is below 0"),
+        (["--config-preset", "r1"], "no preset r1: there are v2-lite, v2, v3 (R1 and V3.1, too), v2-lite-mtp"),
     ],
 )  # fmt: skip
 def test_refusals(arguments, said):

@@ -158,12 +158,12 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
       if (lane == 0) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) LoadKeys<kFp8>(s, maps, half, odd, page, parity);
+        // Not before: the next kernel's weights would be in the way of the first loads.
+        if (turn == 0 && round == 1) AllowNextKernel();
       }
       parity ^= 1;
-      // The next kernel's weights would be in the way of the first loads.
-      if (turn == 0 && round == 1) AllowNextKernel();
     }
-    if (turn == 0) AllowNextKernel();
+    if (turn == 0 && lane == 0) AllowNextKernel();
   }
 }
 

@@ -17,28 +17,18 @@ bool Fp8Fits(const LinearArgs& a) {
   return Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 && a.weight->out % 8 == 0;
 }
 
-QuantizedOut QuantizedIn(Arena& arena, const LinearArgs& a) {
-  const int64_t tokens = a.x.dim(0), in = a.x.dim(1), pitch = Fp8ScalePitch(tokens);
-  const int64_t runs = (in + kScaleTile - 1) / kScaleTile;
-  uint8_t* codes = arena.Take<uint8_t>(tokens * in);
-  return {.codes = codes,
-          .scales = arena.Take<float>(runs * pitch),
-          .scale_pitch = pitch,
-          .scale_ue8m0 = a.weight->scale_ue8m0};
-}
-
 Fp8Tokens Quantize(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
-  const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
+  const int64_t tokens = a.x.dim(0);
   Arena arena(workspace.data(), workspace.size());
-  const QuantizedOut x = QuantizedIn(arena, a);
+  const QuantizedOut x = TakeQuantized(arena, tokens, *a.weight);
   LaunchQuantizeTokens({.x = a.x.data(),
                         .stride = a.x.stride(0),
                         .capacity = tokens,
-                        .channels = in,
+                        .channels = a.x.dim(1),
                         .live = static_cast<const int32_t*>(a.live.data()),
                         .out = x},
                        stream);
-  return {x.codes, x.scales, tokens, in, x.scale_pitch};
+  return Fp8TokensOf(x, tokens, *a.weight);
 }
 
 // By the number of tokens, to the same bits.
@@ -47,7 +37,7 @@ void LaunchFp8(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const Fp8Weights w = Fp8WeightsOf(AsCuda(a.weight));
   const bool f32 = a.out.dtype() == DType::kF32, quantized = HasCodes(a.x_quantized),
-             few_codes = !f32 && Fp8FewCodesPays(w, tokens, quantized);
+             few_codes = !f32 && w.parts == 1 && Fp8FewCodesPays(w, tokens, quantized);
   if (!quantized && !few_codes && tokens <= kFp8FewDenseTokens) {
     LaunchFp8FewTokens({.x = a.x.data(),
                         .x_stride = a.x.stride(0),
@@ -80,13 +70,17 @@ void LaunchFp8(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t
 
 bool LinearHopperReadsCopy(const PackedWeight& weight, int64_t tokens) {
   const CudaWeight& w = AsCuda(&weight);
-  return tokens > kFp8FewDenseTokens || !Fp8WeightsFit(w) || !Fp8FewTokensHolds(Fp8WeightsOf(w));
+  if (tokens > kFp8FewDenseTokens || !Fp8WeightsFit(w)) return true;
+  const Fp8Weights of = Fp8WeightsOf(w);
+  // gate and up of few tokens read codes in a kernel of their own, or none.
+  if (of.parts == 2) return Fp8FewCodesPays(of, tokens, true);
+  return !Fp8FewTokensHolds(of);
 }
 
 size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
   if (!Fp8Fits(a)) return LinearCudaWorkspace(stream, a);
   Arena arena = Arena::Measuring();
-  QuantizedIn(arena, a);
+  TakeQuantized(arena, a.x.dim(0), *a.weight);
   return arena.used();
 }
 

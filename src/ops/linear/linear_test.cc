@@ -237,39 +237,59 @@ TEST_P(LinearTest, PartsOfDifferentSizes) {
 }
 
 // A norm's copy changes no bit, whether the table makes it or not.
+void ExpectOfACopy(const TestBackend& b, const Case& c) {
+  const int64_t in = c.in();
+  const auto w = Pack(b, {c.parts}, c.options);
+  const TestTensor x(b.act(), {c.tokens(), in}, c.x), normed(b.act(), {c.tokens(), in});
+  const TestTensor weight(DType::kF32, {in}, Normals(in, 30)), live = Live(c.tokens());
+  const TestTensor codes(DType::kF8E4M3, {c.tokens(), in}), scales(DType::kF32, {in / 128, 160});
+  const TestTensor y(c.out, {c.tokens(), w->out});
+  const QuantizedCopy copy = {codes, scales, c.options.scale_ue8m0};
+  RunOp(b, &Ops::rms_norm,
+        {.x = x, .weight = weight, .live = live, .out = normed, .quantized = copy});
+  RunOp(b, &Ops::linear,
+        {.x = normed,
+         .x_quantized = w->quantize_activations ? copy : QuantizedCopy{},
+         .weight = w.get(),
+         .live = live,
+         .out = y});
+  Case alone = c;
+  alone.x = normed.Floats();
+  ExpectSameBits(y.Floats(), RunTokens(b, *w, alone, Range(c.tokens())));
+}
+
 TEST_P(LinearTest, OfANormsQuantizedCopy) {
-  const TestBackend& backend = GetParam();
-  const TestMatrix m(DType::kF8E4M3, 256, 2048, 27);
-  for (const bool ue8m0 : {false, true}) {
-    for (const int tokens : {1, 8, 9, 67, 130}) {
-      SCOPED_TRACE(testing::Message() << tokens << (ue8m0 ? " ue8m0" : ""));
-      const Case c = {.parts = {m.weight},
-                      .x = ActivationLike(tokens, 2048, 29),
-                      .options = {.scale_ue8m0 = ue8m0}};
-      const auto w = Pack(backend, {{m.weight}}, c.options);
-      const TestTensor x(backend.act(), {tokens, 2048}, c.x), normed(backend.act(), {tokens, 2048});
-      const TestTensor weight(DType::kF32, {2048}, Normals(2048, 30)), live = Live(tokens);
-      const TestTensor codes(DType::kF8E4M3, {tokens, 2048}), scales(DType::kF32, {16, 160});
-      const DType dtype = ue8m0 ? DType::kF32 : backend.act();
-      const TestTensor y(dtype, {tokens, 256});
-      const QuantizedCopy copy = {codes, scales, ue8m0};
-      const LinearArgs product = {.x = normed,
-                                  .x_quantized = w->quantize_activations ? copy : QuantizedCopy{},
-                                  .weight = w.get(),
-                                  .live = live,
-                                  .out = y};
-      const size_t bytes = backend.ops->linear.Workspace(backend.stream(), product);
-      const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
-      OpContext context = {backend.stream(), {workspace.view().As<std::byte>(), bytes}};
-      backend.ops->rms_norm(
-          context, {.x = x, .weight = weight, .live = live, .out = normed, .quantized = copy});
-      backend.ops->linear(context, product);
-      backend.stream().Synchronize();
-      Case alone = c;
-      alone.x = normed.Floats();
-      const TestTensor right(dtype, {tokens, 256}, RunTokens(backend, *w, alone, Range(tokens)));
-      ExpectSameBits(y.Floats(), right.Floats());
+  const TestMatrix m(DType::kF8E4M3, 256, 2048, 27), n(DType::kF8E4M3, 256, 2048, 28);
+  for (const Parts& parts : {Parts{m.weight}, Parts{m.weight, n.weight}}) {
+    for (const bool ue8m0 : {false, true}) {
+      for (const int tokens : {1, 8, 9, 67, 130}) {
+        for (const DType out : {DType::kF32, GetParam().act()}) {
+          SCOPED_TRACE(testing::Message() << parts.size() << " parts, " << tokens << " tokens, "
+                                          << (ue8m0 ? "ue8m0, " : "") << Name(out));
+          ExpectOfACopy(GetParam(), {.parts = parts,
+                                     .x = ActivationLike(tokens, 2048, 29),
+                                     .options = {.scale_ue8m0 = ue8m0},
+                                     .out = out});
+        }
+      }
     }
+  }
+}
+
+// Weights so large that few tokens are quantised first.
+TEST_P(LinearTest, FewTokensOfLargeWeights) {
+  if (!GetParam().ops->quantized_copies) GTEST_SKIP() << "has no such kernels";
+  const TestMatrix m(DType::kF8E4M3, 8192, 4096, 31);
+  const Case c = {.parts = {m.weight},
+                  .x = ActivationLike(16, 4096, 32),
+                  .options = {},
+                  .out = GetParam().act()};
+  const auto w = Pack(GetParam(), {c.parts});
+  const std::vector<float> all = RunTokens(GetParam(), *w, c, Range(16));
+  for (const int tokens : {1, 2, 4, 6}) {
+    SCOPED_TRACE(tokens);
+    ExpectSameBits(RunTokens(GetParam(), *w, c, Range(tokens)),
+                   PickVectors(all, 8192, Range(tokens)));
   }
 }
 

@@ -25,27 +25,19 @@ struct Buffers {
   float* few;
   size_t used;
 };
+static_assert(kFp8FewCodesTokens <= kFp8FewTokens);
 Buffers Layout(const MlpArgs& a, Arena arena) {
-  const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
-  const auto quantized = [&](const PackedWeight& reader) -> QuantizedOut {
-    const int64_t runs = (reader.in + kScaleTile - 1) / kScaleTile;
-    uint8_t* codes = arena.Take<uint8_t>(tokens * reader.in);
-    return {codes, arena.Take<float>(runs * pitch), pitch, reader.scale_ue8m0};
-  };
+  const int64_t tokens = a.x.dim(0);
   Buffers b{};
   b.few = arena.Take<float>(std::min(tokens, kFp8FewTokens) * a.down->in);
-  b.x = quantized(*a.gate_up);
-  b.product = quantized(*a.down);
+  b.x = TakeQuantized(arena, tokens, *a.gate_up);
+  b.product = TakeQuantized(arena, tokens, *a.down);
   b.used = arena.used();
   return b;
 }
 
 const int32_t* Live(const MlpArgs& a) {
   return static_cast<const int32_t*>(a.live.data());
-}
-
-Fp8Tokens TokensOf(const QuantizedOut& out, int64_t tokens, int64_t channels) {
-  return {out.codes, out.scales, tokens, channels, out.scale_pitch};
 }
 
 // x as the first product reads it.
@@ -58,7 +50,7 @@ Fp8Tokens QuantizedX(const MlpArgs& a, const Buffers& b, cudaStream_t stream) {
                         .live = Live(a),
                         .out = b.x},
                        stream);
-  return TokensOf(b.x, a.x.dim(0), a.gate_up->in);
+  return Fp8TokensOf(b.x, a.x.dim(0), *a.gate_up);
 }
 
 // gate and up of few tokens, F32; `codes`: of quantised ones.
@@ -97,7 +89,7 @@ void FewDown(const MlpArgs& a, const Buffers& b, bool codes, cudaStream_t stream
                           .live = Live(a),
                           .out = b.product},
                          stream);
-    LaunchFp8FewCodes({.x = TokensOf(b.product, tokens, width),
+    LaunchFp8FewCodes({.x = Fp8TokensOf(b.product, tokens, *a.down),
                        .live = Live(a),
                        .w = w,
                        .y = a.out.data(),
@@ -128,7 +120,7 @@ void ManyTokens(const MlpArgs& a, const Buffers& b, cudaStream_t stream) {
                      .out_scale_pitch = b.product.scale_pitch,
                      .scale_ue8m0 = b.product.scale_ue8m0},
                     stream);
-  LaunchFp8Gemm({.x = TokensOf(b.product, tokens, a.down->in),
+  LaunchFp8Gemm({.x = Fp8TokensOf(b.product, tokens, *a.down),
                  .w = Fp8WeightsOf(AsCuda(a.down)),
                  .groups = groups,
                  .out = a.out.data(),
@@ -140,6 +132,7 @@ void ManyTokens(const MlpArgs& a, const Buffers& b, cudaStream_t stream) {
 void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
   const Buffers b = Layout(a, Arena(workspace.data(), workspace.size()));
+  // Only with `down` likewise, which else has each block quantise its wide input.
   const bool down = Fp8FewCodesPays(Fp8WeightsOf(AsCuda(a.down)), tokens, false),
              gate_up = down && Fp8FewCodesPays(Fp8WeightsOf(AsCuda(a.gate_up)), tokens,
                                                HasCodes(a.x_quantized));

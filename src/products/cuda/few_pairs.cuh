@@ -24,9 +24,12 @@ struct FewTokens {
   int32_t end = INT32_MAX;  // experts from here on, which are each token's last, are not searched
 };
 
-// `shared` gets the group'th eight pairs of equal expert, in order of their first pair. One warp.
+// `shared` gets the group'th kPairs pairs of equal expert, or fewer, in order of their first pair.
+// One warp.
+template <int kPairs = FewPairs::kPairs>
 __device__ inline void FindPairs(FewPairs& shared, const FewTokens& of, int32_t group) {
-  constexpr int kEach = FewPairs::kMost / 32, kPairs = FewPairs::kPairs;
+  constexpr int kEach = FewPairs::kMost / 32;
+  static_assert(kPairs <= FewPairs::kPairs);
   const int lane = threadIdx.x % 32;
   const int32_t live = __ldcg(of.live);
   if (of.tokens == 1) {  // a pair a group

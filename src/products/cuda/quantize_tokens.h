@@ -18,7 +18,7 @@ struct QuantizedOut {
 
 struct QuantizeTokensParams {
   const void* x = nullptr;  // [capacity, channels] BF16, tokens `stride` apart; 16-byte aligned
-  bool x_f32 = false;       // F32; only without places
+  bool x_f32 = false;       // x is F32 instead; only without places
   int64_t stride = 0;       // a multiple of 8
   int64_t capacity = 0;
   int64_t channels = 0;           // a multiple of 16

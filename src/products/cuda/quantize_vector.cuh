@@ -53,14 +53,15 @@ __device__ __forceinline__ float ScaleOf(const Vector& x, bool ue8m0) {
   return RunScale(largest, ue8m0);
 }
 
-// REQUIRES: a finite scale. `reciprocal`: __frcp_rn(scale).
-__device__ __forceinline__ uint2 CodesFinite(const Vector& x, float scale, float reciprocal) {
+// REQUIRES: a finite scale.
+__device__ __forceinline__ uint2 CodesFinite(const Vector& x, float scale) {
+  const float reciprocal = Reciprocal(scale);
   const auto two = [&](int i) { return QuantizeTwoFinite(x.v[i], x.v[i + 1], scale, reciprocal); };
   return {two(0) | two(2) << 16, two(4) | two(6) << 16};
 }
 __device__ __forceinline__ uint2 Codes(const Vector& x, float scale) {
+  if (IsFinite(scale)) return CodesFinite(x, scale);  // a branch for eight numbers
   const float reciprocal = __frcp_rn(scale);
-  if (IsFinite(scale)) return CodesFinite(x, scale, reciprocal);  // a branch for eight numbers
   const auto two = [&](int i) { return QuantizeTwo(x.v[i], x.v[i + 1], scale, reciprocal); };
   return {two(0) | two(2) << 16, two(4) | two(6) << 16};
 }

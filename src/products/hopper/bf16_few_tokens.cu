@@ -65,7 +65,7 @@ __device__ void MultiplyTiles(Shared& shared, const uint8_t* weights, const uint
   const uint32_t weight_from =
       SharedAddress(weights) + tile_row * kChunkBytes + (lane / 16 ^ turn) * 16;
   const uint32_t x_from = SharedAddress(xs) + lane % 8 * kChunkBytes + (lane / 8 ^ turn) * 16;
-  Ring ring{.stages = args.stages};
+  Ring ring{.buffers = args.stages};
   const auto read = [&](Fragments& to, int chunk) {  // of the ring's stage
     const int32_t place = ring.index * kStageChunks + chunk;
     const uint32_t w = weight_from + place * T::kWeightBytes, x = x_from + place * kXBytes;

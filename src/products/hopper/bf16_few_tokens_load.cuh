@@ -6,7 +6,6 @@
 #include "cuda/l2_policy.h"
 #include "cuda/mbarrier.h"
 #include "cuda/mma.cuh"
-#include "cuda/ring.h"
 #include "cuda/tma.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/hopper/bf16_few_tokens.h"
@@ -136,7 +135,7 @@ class WeightLoader {
 
   // All others. Does not wait for the kernels before.
   __device__ void Load(int32_t items) {
-    Ring ring{.stages = args_.stages};
+    Ring ring{.buffers = args_.stages};
     for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
       const Place place = PlaceOf<T>(shared_, args_, item);
       const int32_t first = Channel(place.matrix, place.channel);
@@ -185,7 +184,7 @@ __device__ void LoadTokens(Shared& shared, uint8_t* memory, const Args& args, in
   const auto* const x = reinterpret_cast<const __nv_bfloat16*>(p.x);
   const int lane = threadIdx.x % 32, vector = lane % kVectors;
   const uint32_t first = SharedAddress(memory) + vector / 8 * kXBytes;
-  Ring ring{.stages = args.stages};
+  Ring ring{.buffers = args.stages};
   for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Place place = PlaceOf<T>(shared, args, item);
     const __nv_bfloat16* from[kTokens / kTokensAtATime];

@@ -16,13 +16,13 @@ struct Fp8FewCodesParams {
   Fp8Tokens x;                    // capacity at most kFp8FewCodesTokens
   const int32_t* live = nullptr;  // [1]: tokens, on the device
   Fp8Weights w;                   // Fp8FewCodesFit
-  void* y = nullptr;              // [tokens, part_out]: BF16, of two parts F32
+  void* y = nullptr;              // [tokens, part_out]: BF16; of two parts F32, silu(gate) * up
   int64_t y_stride = 0;           // elements
 };
 void LaunchFp8FewCodes(const Fp8FewCodesParams& params, cudaStream_t stream);
 
 // Whether it takes such weights: one matrix whose sums have one chain, of one part, or of gate and
-// up, and of a multiple of 512 channels.
+// up, of a multiple of 512 channels, at most 20480, and a multiple of 16 outputs.
 bool Fp8FewCodesFit(const Fp8Weights& weights);
 // Whether it takes less time than LaunchFp8Gemm and LaunchFp8FewTokens; `quantized`: x is there,
 // else it has to be quantised first.

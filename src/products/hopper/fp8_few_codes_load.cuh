@@ -6,11 +6,11 @@
 #include "cuda/fence.h"
 #include "cuda/mbarrier.h"
 #include "cuda/mma.cuh"
-#include "cuda/ring.h"
 #include "cuda/tma.h"
+#include "cuda/warp.h"
 #include "products/hopper/fp8_few_codes.h"
 #include "products/hopper/fp8_gemm_launch.h"
-#include "products/hopper/gemm_tiles.cuh"
+#include "products/hopper/gemm_launch.h"
 
 namespace fathom {
 namespace fp8_few_codes {
@@ -23,10 +23,11 @@ constexpr int kTokens = kFp8FewCodesTokens;
 constexpr int kMultipliers = 128, kThreads = kMultipliers + 32;
 constexpr int kTileRows = 64, kTileBytes = kTileRows * kRun;
 constexpr int kXBytes = kTokens * kRun;  // of a run
-constexpr int kMostStages = 24, kSharedBytes = 226 * 1024;
-constexpr int kMostDeep = 4;  // runs of a stage
-constexpr int kGranule = 16;  // tile rows of a warp: channels of a block are so many times as many
-constexpr int kScaleGroups = 3;  // of 128 channels: that a block's of a part touch, at most
+constexpr int kMostStages = 24, kSharedBytes = 227 * 1024;
+constexpr int kMostDeep = 4;   // runs of a stage
+constexpr int kWarpRows = 16;  // tile rows of a warp; a block's channels are a multiple of it
+// Weights' scale tiles that the channels of a block and part touch, at most.
+constexpr int kScaleTiles = 3;
 
 struct Args {
   const float *x_scales, *weight_scales;
@@ -34,7 +35,7 @@ struct Args {
   void* y;
   int64_t y_stride, x_scale_pitch;
   int32_t tokens, runs, part_out, scale_groups;
-  int32_t channels;  // of a block and part: a multiple of kGranule
+  int32_t channels;  // of a block and part: a multiple of kWarpRows
   int32_t stages;
 };
 
@@ -56,7 +57,7 @@ struct Shape {
   }
   static size_t SharedBytes(const Args& a, int64_t stages) {
     const size_t others =
-        a.runs * (kTokens + kParts * kScaleGroups) * sizeof(float) + sizeof(Shared);
+        a.runs * (kTokens + kParts * kScaleTiles) * sizeof(float) + sizeof(Shared);
     // Tile rows that a block does not have are multiplied, too, and their sums left.
     const size_t beyond = (kTiles * kTileRows - Rows(a)) * kRun;
     return stages * StageBytes(a) + std::max(others, beyond);
@@ -70,7 +71,7 @@ struct Memory {
       : stages(memory),
         x_scales(reinterpret_cast<float*>(stages + a.stages * S::StageBytes(a))),
         weight_scales(x_scales + a.runs * kTokens),
-        shared(reinterpret_cast<Shared*>(weight_scales + S::kParts * kScaleGroups * a.runs)) {}
+        shared(reinterpret_cast<Shared*>(weight_scales + S::kParts * kScaleTiles * a.runs)) {}
   uint8_t* stages;                  // each: x, then the parts' weights, run by run
   float *x_scales, *weight_scales;  // [runs][tokens]; [parts][groups][runs]
   Shared* shared;
@@ -140,10 +141,10 @@ __device__ __forceinline__ void LoadWeightScales(const Memory<S>& memory, const 
   const auto at = static_cast<int32_t>(threadIdx.x * 4);
   static_assert(kMostRuns <= 4 * kMultipliers);
 #pragma unroll
-  for (int i = 0; i < S::kParts * kScaleGroups; ++i) {
-    const int32_t group = channel / kRun + i % kScaleGroups;
+  for (int i = 0; i < S::kParts * kScaleTiles; ++i) {
+    const int32_t group = channel / kRun + i % kScaleTiles;
     if (at >= a.runs || group >= a.scale_groups) continue;
-    const int64_t row = i / kScaleGroups * a.scale_groups + group;
+    const int64_t row = i / kScaleTiles * a.scale_groups + group;
     CopyAsync(SharedAddress(memory.weight_scales + i * a.runs + at),
               a.weight_scales + row * a.runs + at, true);
   }

@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kThreads, kMatrix == Matrix::kOfExperts ? kBlo
   const bool chosen = kExperts && group >= a.shared;
   if (chosen && !a.early) WaitForPriorKernels();
   const FewTokens pairs = {a.ids, a.live, a.tokens, a.topk, a.matrices - a.shared};
-  if (chosen && warp == 0) FindPairs(shared.pairs, pairs, group - a.shared);
+  if (chosen && warp == 0) {
+    FindPairs<MostTokens(kPieces)>(shared.pairs, pairs, group - a.shared);
+  }
   __syncthreads();
   if (chosen && shared.pairs.count == 0) return WaitForPriorKernels();
 
@@ -158,10 +160,11 @@ int64_t Stages(const Args& a, int64_t blocks) {
   }
 }
 
-template <class X, class Y, bool kSilu, int kPieces>
+template <class X, class Y, bool kSilu, Matrix kMatrix, int kPieces>
 void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
-  const Fp8Weights& w = p.w;
+  constexpr bool kExperts = kMatrix == Matrix::kOfExperts;
   constexpr uint32_t kBoxChannels = kSilu ? kChannels / 2 : kChannels;
+  const Fp8Weights& w = p.w;
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, kBoxChannels));
   const CUtensorMap weight_map =
       MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
@@ -172,40 +175,43 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
                      .box = {kRun, kBoxChannels},
                      .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
-  const int64_t pairs = p.ids == nullptr ? 1 : p.tokens * p.topk,
-                groups = p.ids == nullptr ? 1 : p.shared + p.tokens * (p.topk - p.shared);
+  const int64_t pairs = kExperts ? p.tokens * p.topk : 1,
+                groups = kExperts ? p.shared + p.tokens * (p.topk - p.shared) : 1;
   args.pieces = kPieces;
-  args.chains = p.ids == nullptr ? Fp8ChainsOf(w) : 1;
+  args.chains = kExperts ? 1 : Fp8ChainsOf(w);
   args.chain_runs = static_cast<int32_t>(CeilDivide(args.runs, args.chains));
   args.stages = static_cast<int32_t>(Stages(args, tiles * pairs * args.chains));
   const size_t bytes = SharedBytes(args, args.stages);
-  if constexpr (!kSilu) {
-    if (args.chains > 1) {
-      const auto kernel = Kernel<X, Y, kSilu, Matrix::kInChains, kPieces>;
-      Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
-      const ClusterGrid grid = {tiles, args.chains, kThreads, bytes};
-      return LaunchClusters(kernel, grid, stream, weight_map, args);
-    }
-  }
-  const auto kernel = p.ids == nullptr ? Kernel<X, Y, kSilu, Matrix::kOne, kPieces>
-                                       : Kernel<X, Y, kSilu, Matrix::kOfExperts, kPieces>;
+  const auto kernel = Kernel<X, Y, kSilu, kMatrix, kPieces>;
   Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
-  Gpu::OfThread().Check(
-      LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
-                  kThreads, bytes, stream, weight_map, args));
-}
-
-template <class X, class Y, bool kSilu>
-void Launch(const Fp8FewTokensParams& p, const Args& args, cudaStream_t stream) {
-  switch (PiecesOf(p.tokens)) {
-    case 1: return Launch<X, Y, kSilu, 1>(p, args, stream);
-    case 5: return Launch<X, Y, kSilu, 5>(p, args, stream);
-    default: return Launch<X, Y, kSilu, kTokens>(p, args, stream);
+  if constexpr (kMatrix == Matrix::kInChains) {
+    const ClusterGrid grid = {tiles, args.chains, kThreads, bytes};
+    LaunchClusters(kernel, grid, stream, weight_map, args);
+  } else {
+    Gpu::OfThread().Check(
+        LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
+                    kThreads, bytes, stream, weight_map, args));
   }
 }
 
-int32_t RowsOfPairs(const Fp8FewTokensParams& p) {
-  constexpr int32_t kOne = 1 << kRowBits;
+template <class X, class Y, bool kSilu, Matrix kMatrix>
+void Launch(const Fp8FewTokensParams& p, const Args& args, cudaStream_t stream) {
+  const int32_t pieces = PiecesOf(p.tokens);
+  if (pieces == 1) return Launch<X, Y, kSilu, kMatrix, 1>(p, args, stream);
+  if (pieces == 5) return Launch<X, Y, kSilu, kMatrix, 5>(p, args, stream);
+  if constexpr (kMatrix == Matrix::kOfExperts) {
+    return Launch<X, Y, kSilu, kMatrix, kTokens>(p, args, stream);
+  }
+}
+
+template <class X, class Y>
+void LaunchDense(const Fp8FewTokensParams& p, const Args& args, cudaStream_t stream) {
+  return Fp8ChainsOf(p.w) > 1 ? Launch<X, Y, false, Matrix::kInChains>(p, args, stream)
+                              : Launch<X, Y, false, Matrix::kOne>(p, args, stream);
+}
+
+int32_t TokenShare(const Fp8FewTokensParams& p) {
+  constexpr int32_t kOne = 1 << kTokenShareBits;
   return p.x_of_pairs ? kOne : kOne / static_cast<int32_t>(p.topk) + 1;
 }
 
@@ -227,6 +233,10 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
         "fp8_few_tokens: {} to {} channels", w.in, w.part_out);
   CHECK((p.output == Fp8FewTokensOutput::kSilu) <= (w.parts == 2), "fp8_few_tokens: {} parts",
         w.parts);
+  CHECK(p.ids != nullptr || p.tokens <= kFp8FewDenseTokens, "fp8_few_tokens: {} tokens", p.tokens);
+  CHECK(!p.x_f32 || p.output == Fp8FewTokensOutput::kBF16, "fp8_few_tokens: F32 to F32");
+  CHECK(p.ids == nullptr || p.x_f32 != (p.output == Fp8FewTokensOutput::kSilu),
+        "fp8_few_tokens: experts' products are gate and up of BF16, or down of F32");
   if (p.tokens == 0) return;
   const Args args = {.x = p.x,
                      .live = p.live,
@@ -249,19 +259,19 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
                      .pieces = 0,
                      .chains = 1,
                      .chain_runs = 0,
-                     .rows_of_pairs = RowsOfPairs(p),
+                     .token_share = TokenShare(p),
                      .early = p.early,
                      .ue8m0 = p.scale_ue8m0};
-  if (p.x_f32) {
-    CHECK(p.output == Fp8FewTokensOutput::kBF16, "fp8_few_tokens: F32 to F32");
-    return Launch<float, __nv_bfloat16, false>(p, args, stream);
+  using Bf16 = __nv_bfloat16;
+  const bool silu = p.output == Fp8FewTokensOutput::kSilu;
+  if (p.ids != nullptr) {
+    return silu ? Launch<Bf16, float, true, Matrix::kOfExperts>(p, args, stream)
+                : Launch<float, Bf16, false, Matrix::kOfExperts>(p, args, stream);
   }
-  switch (p.output) {
-    case Fp8FewTokensOutput::kBF16:
-      return Launch<__nv_bfloat16, __nv_bfloat16, false>(p, args, stream);
-    case Fp8FewTokensOutput::kF32: return Launch<__nv_bfloat16, float, false>(p, args, stream);
-    case Fp8FewTokensOutput::kSilu: return Launch<__nv_bfloat16, float, true>(p, args, stream);
-  }
+  if (silu) return Launch<Bf16, float, true, Matrix::kOne>(p, args, stream);
+  if (p.x_f32) return LaunchDense<float, Bf16>(p, args, stream);
+  return p.output == Fp8FewTokensOutput::kF32 ? LaunchDense<Bf16, float>(p, args, stream)
+                                              : LaunchDense<Bf16, Bf16>(p, args, stream);
 }
 
 }  // namespace fathom

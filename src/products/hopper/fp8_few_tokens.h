@@ -12,7 +12,7 @@
 namespace fathom {
 
 inline constexpr int64_t kFp8FewTokens = 8;       // tokens of a launch, and of a matrix at a time
-inline constexpr int64_t kFp8FewDenseTokens = 4;  // of more, quantising first takes less time
+inline constexpr int64_t kFp8FewDenseTokens = 4;  // of a dense launch: more are quantised first
 inline constexpr int64_t kFp8MostPairs = 128;     // (token, chosen expert)
 
 enum class Fp8FewTokensOutput : uint8_t {
@@ -30,8 +30,9 @@ struct Fp8FewTokensParams {
   const int32_t* live = nullptr;  // [1]: tokens, on the device
   Fp8Weights w;
 
-  // Of experts: pair p = t * topk + j multiplies with matrix ids[p], and makes y[p]. It
-  // reads x[p] if `x_of_pairs`, else x[t]. Null: one matrix, y[t] for token t.
+  // Of experts (gate and up, of BF16, or down, of F32): pair p = t * topk + j multiplies with
+  // matrix ids[p], and makes y[p]. It reads x[p] if `x_of_pairs`, else x[t]. Null: one matrix, y[t]
+  // for token t.
   const int32_t* ids = nullptr;  // [tokens, topk], at most kFp8MostPairs
   int64_t topk = 1;
   int64_t shared = 0;  // each token's last ids, the last matrices': loaded before ids are there

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/mbarrier.h"
-#include "cuda/ring.h"
 #include "cuda/tma.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/hopper/fp8_few_tokens.h"
@@ -17,12 +16,14 @@ constexpr int kTokens = kFp8FewTokens, kChannels = 64;  // of a block
 static_assert(kFp8FewTokens == FewPairs::kPairs && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kLeastStages = 4, kMostStages = 24;
-constexpr int kBlocksAtATime = 4, kDenseBlocksAtATime = 2;  // on a multiprocessor, at most
+// On a multiprocessor, at most. Of a dense product more have rings too short to keep memory busy
+// (docs/lab/fp8-gemm.md).
+constexpr int kBlocksAtATime = 4, kDenseBlocksAtATime = 2;
 constexpr int kAtOnce = 2, kHeldAtOnce = 4;  // runs whose products are under way together
 constexpr int kSharedBytes = 227 * 1024;     // of a multiprocessor, but for 1 KiB a block
 
 // Enough for pair / topk of kFp8MostPairs pairs.
-constexpr int kRowBits = 16;
+constexpr int kTokenShareBits = 16;
 
 // Codes of x lie as wgmma reads them, eight tokens at a time. 5 to 8 are swizzled by 128 bytes;
 // fewer have no room for eight, and leave it to weights: pieces of eight tokens by 16 channels
@@ -53,7 +54,7 @@ struct Args {
   int32_t stages;
   int32_t pieces;
   int32_t chains, chain_runs;  // of the longest
-  int32_t rows_of_pairs;       // a pair reads x[pair * rows_of_pairs >> kRowBits]: a division
+  int32_t token_share;         // a pair reads x[pair * token_share >> kTokenShareBits]
   bool early, ue8m0;
 };
 

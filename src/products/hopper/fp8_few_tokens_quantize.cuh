@@ -79,7 +79,7 @@ class Quantizer {
     if (IsFinite(greatest)) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        codes[j] = CodesFinite(x[j], scale[j], Reciprocal(scale[j]));
+        codes[j] = CodesFinite(x[j], scale[j]);
       }
     } else {
 #pragma unroll
@@ -98,12 +98,9 @@ class Quantizer {
     }
   }
   __device__ __forceinline__ const X* XOf(int32_t token) const {
-    const int32_t row = kExperts ? RowOf(memory_.shared->pairs.pair[token]) : token;
-    return static_cast<const X*>(a_.x) + row * a_.x_stride + first_channel_;
-  }
-
-  __device__ __forceinline__ int32_t RowOf(int32_t pair) const {
-    return pair * a_.rows_of_pairs >> kRowBits;
+    const int32_t of_x =
+        kExperts ? memory_.shared->pairs.pair[token] * a_.token_share >> kTokenShareBits : token;
+    return static_cast<const X*>(a_.x) + of_x * a_.x_stride + first_channel_;
   }
 
   const Memory& memory_;

@@ -29,9 +29,9 @@ struct XOperand {
   __device__ explicit XOperand(const Memory& memory)
       : low(Uniform(WgmmaOperand(SharedAddress(memory.x), kSwizzled ? 16 : 16 * kPieces))) {}
   // Of the k-th 32 channels, `run` runs further.
-  __device__ __forceinline__ uint64_t Descriptor(int run, int k) const {
+  __device__ __forceinline__ WgmmaB Descriptor(int run, int k) const {
     const uint32_t at = low + run * kRunStep + k * kStep;
-    return kSwizzled ? WgmmaDescriptor(at) : WgmmaPlainDescriptor(at);
+    return {kSwizzled ? WgmmaDescriptor(at) : WgmmaPlainDescriptor(at)};
   }
   __device__ __forceinline__ void Advance(int runs) { low = Uniform(low + runs * kRunStep); }
   uint32_t low;

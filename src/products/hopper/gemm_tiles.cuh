@@ -14,12 +14,6 @@ namespace fathom {
 
 inline constexpr int kStagedBytes = 128;  // of a tile row of staging memory
 
-// A value that is the same in all lanes, in a way that the compiler knows.
-template <class V>
-__device__ __forceinline__ V Uniform(V value) {
-  return __shfl_sync(kAllLanes, value, 0);
-}
-
 template <int kStages>
 __device__ __forceinline__ void MakeUniform(RingPosition<kStages>& ring) {
   ring.index = Uniform(ring.index);
