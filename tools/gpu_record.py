@@ -285,8 +285,9 @@ class Recorder:
             self.bench_offline(f"v2-lite-{dtype}-32k", *v2_lite, "--batch-size", "1,8,32", *long)
         v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "28GiB"]
         self.bench_offline("v3-5-layers-fp8", *v3, *shape)
-        for layers in ("1", "3"):  # by which make_performance.py tells kinds of layers apart
-            self.bench_offline(f"v3-{layers}-layers-fp8", *dummy, "v3", "--num-layers", layers, "--kv-cache-memory-bytes", "4GiB",
+        for name, layers in (("v3-1-layers-fp8", "1"), ("v3-3-layers-fp8", "3"), ("v3-5-layers-fp8-1k", "5")):
+            # by which make_performance.py tells kinds of layers apart
+            self.bench_offline(name, *dummy, "v3", "--num-layers", layers, "--kv-cache-memory-bytes", "4GiB",
                                "--batch-size", "1,8", "--input-len", "1024", "--prefill-len", "4096", *each, "--repeats", "5")
         self.bench_offline("v3-5-layers-fp8-32k", *v3, "--batch-size", "1,8,32,128", *long)
         sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *rest, "--temperature", "1"]
