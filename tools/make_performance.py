@@ -333,8 +333,8 @@ def layer_kinds(results):
 
         lines += [(batch, kind, f"{ms:.3f}", f"{size / 1e9:.3f}", percent(size / 1e6 / rate / ms)) for kind, ms, size in
                   zip(("head and sampling", "dense layer", "layer with experts"), kinds(milliseconds), kinds(step["unique_bytes_per_step"] for step in steps))]
-    about = ("Decode steps of V3's shape with a context of 1024: differences between those of 1, 3 and 5 layers, of which the "
-             "first three are dense. *of bandwidth*: bytes at the rate of reading.")
+    about = ("Decode steps of V3's shape with a context of 1024: differences between those of 1, 3 and 5 layers "
+             f"(`v3-1-layers-fp8`, `v3-3-layers-fp8`, `{five}`), of which the first three are dense. *of bandwidth*: bytes at the rate of reading.")
     return "\n".join(("### V3's layers by kind", "", wrapped(about), "", table(("batch", "", "ms", "GB", "of bandwidth"), lines)))
 
 

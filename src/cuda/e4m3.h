@@ -15,7 +15,7 @@ __device__ __forceinline__ bool IsFinite(float scale) {
 // Scale of a run whose largest magnitude (a NaN if there is one) is `largest`.
 __device__ __forceinline__ float RunScale(float largest, bool ue8m0) {
   const float bounded = largest < 1e-10f ? 1e-10f : largest;  // keeps NaN
-  // bounded / 448 as Quotient divides; every finite number was tried.
+  // bounded / 448 as Quotient divides; `fp8_gemm_check quantize` tries every finite number.
   constexpr float kMost = 448, kReciprocal = 1 / kMost;
   const float near = bounded * kReciprocal;
   const float quotient = fmaf(fmaf(-near, kMost, bounded), kReciprocal, near);
@@ -33,8 +33,8 @@ __device__ __forceinline__ float LargerMagnitude(float a, float b) {
   return larger;
 }
 
-// 1 / scale, correctly rounded, of a run's finite scale: __frcp_rn without its branch for numbers
-// that are no scales.
+// 1 / scale, correctly rounded, of a run's finite scale (every one is tried, as above): __frcp_rn
+// without its branch for numbers that are no scales.
 __device__ __forceinline__ float Reciprocal(float scale) {
   float near;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(scale));

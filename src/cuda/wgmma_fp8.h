@@ -15,10 +15,12 @@ namespace fathom {
 #define FATHOM_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FATHOM_D16(i) FATHOM_D4(i), FATHOM_D4(i + 4), FATHOM_D4(i + 8), FATHOM_D4(i + 12)
 
-// d (+)= A B^T; `accumulate` false overwrites d. N is twice the array's size.
+// B of eight tile rows, which may have no swizzle.
 struct WgmmaB {
   uint64_t descriptor;  // WgmmaDescriptor, or WgmmaPlainDescriptor
 };
+
+// d (+)= A B^T; `accumulate` false overwrites d. N is twice the array's size.
 __device__ __forceinline__ void WgmmaE4M3(float (&d)[4], uint32_t a, WgmmaB b, bool accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
