@@ -62,6 +62,9 @@ check:
 	@tools/check_layering.py
 	@tools/check_sizes.py
 	@python3 tests/mutants/run.py --check
+	@tools/plan_errors.py --rates
+	@tools/make_performance.py --canary
+	@tools/make_performance.py --check
 	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 
 # Not part of `make test`: it takes as long as a build, and needs clang.

@@ -83,9 +83,33 @@ Result<SyntheticRouting> ParseShares(const std::string& text) {
   return routing;
 }
 
+// What SyntheticRouting::Check refuses too, in words for who wrote the file, line by line.
+Status CheckLines(const SyntheticRouting& routing, const ModelConfig& config) {
+  int layers = 0;
+  for (int i = 0; i < config.num_layers; ++i) layers += config.IsMoeLayer(i) ? 1 : 0;
+  if (layers == 0) {
+    return InvalidArgument("no layer of the model has experts: there is nothing to draw");
+  }
+  const size_t lines = routing.shares.size();
+  if (lines != 1 && lines != static_cast<size_t>(layers)) {
+    return InvalidArgument(
+        "{} lines of shares: {} layers of the model have experts; write a line for each of them, "
+        "or one line for all",
+        lines, layers);
+  }
+  for (size_t i = 0; i < lines; ++i) {
+    if (routing.shares[i].size() != static_cast<size_t>(config.n_routed_experts)) {
+      return InvalidArgument("line {} has {} shares: a layer of the model has {} experts", i + 1,
+                             routing.shares[i].size(), config.n_routed_experts);
+    }
+  }
+  return {};
+}
+
 Result<std::optional<SyntheticRouting>> MakeSyntheticRouting(const std::string& name,
                                                              const ModelConfig& config) {
   if (name.empty()) return std::optional<SyntheticRouting>();
+  const std::string flag = "--synthetic-routing " + name;
   SyntheticRouting routing;
   if (name == "uniform") {
     routing = SyntheticRouting::Uniform(config);
@@ -95,10 +119,11 @@ Result<std::optional<SyntheticRouting>> MakeSyntheticRouting(const std::string& 
     const Result<std::string> text = ReadFile(name, kMaxSharesBytes);
     if (!text.ok()) return text.status().WithContext(kRoutings);
     Result<SyntheticRouting> parsed = ParseShares(*text);
-    if (!parsed.ok()) return parsed.status().WithContext("--synthetic-routing " + name);
+    if (!parsed.ok()) return parsed.status().WithContext(flag);
     routing = *std::move(parsed);
   }
-  TRY(routing.Check(config));
+  if (const Status lines = CheckLines(routing, config); !lines.ok()) return lines.WithContext(flag);
+  if (const Status numbers = routing.Check(config); !numbers.ok()) return numbers.WithContext(name);
   return std::optional(std::move(routing));
 }
 

@@ -10,7 +10,18 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+WIDTH = 100
 FIGURE = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)"
+
+
+def shell(command):
+    """A command as a block, in lines that a shell takes for one."""
+    lines = ["    "]
+    for part in re.split(r" (?=-)(?=(?:[^']*'[^']*')*[^']*$)", command):  # an option with its value, quotes whole
+        if len(lines[-1] + part) > WIDTH - 3:
+            lines.append("      ")
+        lines[-1] += part + " "
+    return "\n".join(lines).replace(" \n", " \\\n").rstrip()
 
 
 @functools.cache
@@ -57,11 +68,31 @@ def kernel(bench, case, key="us"):
     return cases[case][key]
 
 
+def kinds_of_layers():
+    """V3's step by kinds of layers: (requests, kind, milliseconds, bytes, share of the bytes' rate), by what models with more of
+    a kind take longer."""
+    models = [stored(f"h200/{name}") for name in ("v3-1-layers-fp8", "v3-3-layers-fp8", "v3-5-layers-fp8-1k")]
+    found = []
+
+    def kinds(values):
+        one, three, five = values
+        dense = (three - one) / 2
+        return one - dense, dense, (five - three) / 2
+
+    for batch in (1, 8):
+        steps = [next(r for r in model["results"] if (r["batch_size"], r["input_len"]) == (batch, 1024)) for model in models]
+        # Not of their medians: what a host sees of single steps jumps, and differences are small.
+        times, sizes = kinds([1e3 * batch / step["decode_tokens_per_s"] for step in steps]), kinds([step["unique_bytes_per_step"] for step in steps])
+        found += [(batch, kind, ms, size, size / 1e6 / models[-1]["read_bandwidth_gb_s"] / ms)
+                  for kind, ms, size in zip(("head and sampling", "dense layer", "layer with experts"), times, sizes)]
+    return found
+
+
 def of_models():
     """Figures of whole models."""
     fp8 = Offline("h200/v2-lite-fp8")
-    yield ("README.md", "V2-Lite's shape in FP8: {} tokens a second for one request, {} for 128, and {} tokens of a prompt "
-                        "of 4096: {}, {} and {} % of",
+    yield ("README.md", "V2-Lite's shape in FP8, experts drawn at random: {} tokens a second for one request with a context of 1024, {} "
+                        "for 128, and {} of a prompt of 4096: {}, {} and {} % of",
            [*(count(fp8.decode(batch, "decode_tokens_per_s")) for batch in (1, 128)),
             count(fp8.prefill(4096, "prefill_tokens_per_s")),
             *(percent(fp8.decode(batch, "decode_floor_share")) for batch in (1, 128)),
@@ -71,6 +102,9 @@ def of_models():
         yield ("docs/design/cuda-backend.md", f"| {shape} | {{}} % | {{}} % | {{}} % |",
                [*(percent(of.decode(batch, "decode_floor_share")) for batch in (1, 128)),
                 percent(of.prefill(4096, "prefill_floor_share"))])
+    kinds = {(kind, batch): f"{100 * share:.1f}" for batch, kind, _, _, share in kinds_of_layers()}
+    for kind, one, many in (("dense layer", "58.8", "58.6"), ("layer with experts", "59.3", "66.8"), ("head and sampling", "92.3", "91.4")):
+        yield ("docs/lab/cuda-backend.md", f"| {kind} | {one} % | {{}} % | {many} % | {{}} % |", [kinds[kind, batch] for batch in (1, 8)])
     cpu = [Offline(name).decode(1, "prefill_tokens_per_s") for name in ("v2-lite-fp8", "v2-lite-bf16", "v2-lite-int8", "v2-lite-int4")]
     yield ("docs/running.md", "reads {} prompt tokens a second as it is stored, {} with `cpu-bf16`, {} with int8 and {} with int4",
            [f"{figure:.1f}" for figure in cpu])
@@ -141,6 +175,9 @@ def of_attention():
     yield (page, "4 of 1024 tokens take {} us, 16 of 256 take {} us; one of 1024 tokens alone takes {}",
            [digits(time(f"heads 16, {case}")) for case in ("4 rows of 1024 tokens", "16 rows of 256 tokens", "tokens 1024, begin 0")])
     page, contexts = "docs/design/mla-decode.md", (1024, 4096, 8192)
+    limits = [stored(f"h200/mla_decode_{name}")["limits"] for name in ("fp8", "narrow", "splits", "steps", "wide")]
+    yield (page, "copy {} to {} GB/s, read {} to {} GB/s, wgmma on random BF16 in shared memory {} to {} TFLOPS",
+           [f"{most(of[key] for of in limits):.0f}" for key in ("copy_gbps", "read_gbps", "matrix_tflops") for most in (min, max)])
     steps = stored("h200/mla_decode_steps")
     for heads in (16, 64, 128):
         for rows in (1, 4, 32, 128):
@@ -201,6 +238,10 @@ def of_products():
     for n in (576, 1536, 2112, 4096):
         yield (page, f"| {n} | {{}}, {{}} | {{}}, {{}} |",
                [digits(kernel("fp8_gemm_chains", f"dense M {m} N {n} K 7168 {sums}")) for m in (1024, 4096) for sums in ("auto", "not invariant")])
+    chains = lambda n, k=7168: [kernel("fp8_gemm_chains", f"dense M 4096 N {n} K {k} {sums}") for sums in ("auto", "not invariant")]
+    yield page, "they stay: {} us, where one would take {} at 4096 tokens", map(digits, chains(2048, 10944))
+    yield ("docs/determinism.md", "that is {} % of the time of V2's and V3's q_a and kv_a (2112 outputs), and at 576 outputs, which no "
+                                  "published model has by themselves, {} %", [percent(1 - one / several) for several, one in map(chains, (2112, 576))])
     step = lambda tokens, shape: digits(kernel("fp8_gemm_other", f"experts of {tokens} tokens, {shape}"))
     yield (page, "V3's {} us for one token and {} for 128, V2-Lite's {} and {}",
            [step(tokens, shape) for shape in ("256 x 2048 x 7168", "64 x 1408 x 2048") for tokens in (1, 128)])
@@ -215,6 +256,18 @@ def of_products():
     few = lambda case: [digits(kernel("bf16_gemm_some", f"{case} {path}")) for path in ("engine", "portable")]
     yield (page, "N 3072, K 2048 takes {} us where the plain kernel takes {}, gate and up of 8 of 66 experts {} and {}, lm_head {} and {}",
            [*few("dense M 1 N 3072 K 2048"), *few("experts 8 of 66 M 1 N 2816 K 2048"), *few("lm_head M 1 N 102400 K 2048")])
+
+
+def of_commands():
+    """Documents, the words above a command, and what it printed: the command is the stored result's."""
+    yield "README.md", "builds and runs the first two commands; the third is", "h200/v2-lite-fp8"
+
+
+def with_command(text, words, command):
+    """`text` with this command in the block below these words; None if they are not there, or more than once."""
+    below = r"\s+".join(map(re.escape, words.split(" "))) + r"\n\n((?:    .*\n)+)"
+    found = list(re.finditer(below, text))
+    return text[:found[0].start(1)] + shell(command) + "\n" + text[found[0].end(1):] if len(found) == 1 else None
 
 
 def rewritten(text, sentence, figures):
@@ -233,6 +286,13 @@ def rewritten(text, sentence, figures):
 def documents():
     """What each document should be, by its name; and a line for each sentence that is not there once."""
     texts, problems = {}, []
+    for name, words, result in of_commands():
+        text = texts.setdefault(name, (ROOT / name).read_text())
+        command = "build/bin/" + stored(result)["command"].replace(" --json", "")  # which prints no table
+        if (new := with_command(text, words, command)) is not None:
+            texts[name] = new
+        else:
+            problems.append(f"{name}: no command below \"{words}\", or more than one: mend tools/document_figures.py")
     for name, sentence, figures in (*of_models(), *of_accuracy(), *of_passes(), *of_attention(), *of_products()):
         text = texts.setdefault(name, (ROOT / name).read_text())
         if (new := rewritten(text, sentence, figures)) is not None:
@@ -249,6 +309,9 @@ def canary():
         return "figures were not put into their sentence"
     if rewritten(text, "takes {} ms", ["1"]) or rewritten(f"{text} {text}", "takes {} us", ["1"]):
         return "a sentence that is not there once was taken"
+    text = "so:\n\n    old \\\n      -a\n\nBehind.\n"
+    if with_command(text, "so:", "new -b") != "so:\n\n    new -b\n\nBehind.\n" or with_command(text, "not:", "new"):
+        return "a command was not put below its words"
     if not documents()[0]:
         return "no document has figures"
     return None

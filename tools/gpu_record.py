@@ -264,15 +264,18 @@ class Recorder:
         """One that prints a name, microseconds and perhaps a share of a copy's bandwidth a line; route_bench checks bits first."""
         code, out = self.run(name, [self.bin / f"{name}_bench"], 60)
         if code == 0:
+            # of a bench that measures the device's bandwidth first
+            limits = [{"name": "limits", "copy_GB/s": float(copy), "read_GB/s": float(read)}
+                      for copy, read in re.findall(r"^copy ([\d.]+) GB/s, read ([\d.]+) GB/s$", out, re.M)]
             entries = [{"name": " ".join(case.split()), "us": float(us), **({"share_of_copy": float(*share)} if share else {})}
                        for case, us, *share in re.findall(pattern, out, re.M)]
-            self.store(name, {"device": self.record["device"], "results": entries})
+            self.store(name, {"device": self.record["device"], "results": limits + entries})
 
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
         dummy = ["--load-format", "dummy", "--config-preset"]
-        each = ["--output-len", "128", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192",
-                "--synthetic-routing", "uniform"]
+        plain = ["--output-len", "128", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192"]
+        each = [*plain, "--synthetic-routing", "uniform"]  # which is refused where all layers are dense
         rest = [*each, "--repeats", "1"]
         shape = ["--batch-size", "1,8,32,128", "--input-len", "1024,4096,8192", "--prefill-len", "4096,16384,65536", *rest]
         self.host_gap(*dummy, "v2-lite", "--dtype", "bf16", "--num-layers", "6", "--batch-size", "128",
@@ -285,10 +288,10 @@ class Recorder:
             self.bench_offline(f"v2-lite-{dtype}-32k", *v2_lite, "--batch-size", "1,8,32", *long)
         v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "28GiB"]
         self.bench_offline("v3-5-layers-fp8", *v3, *shape)
-        for name, layers in (("v3-1-layers-fp8", "1"), ("v3-3-layers-fp8", "3"), ("v3-5-layers-fp8-1k", "5")):
+        for name, layers, flags in (("v3-1-layers-fp8", "1", plain), ("v3-3-layers-fp8", "3", plain), ("v3-5-layers-fp8-1k", "5", each)):
             # by which make_performance.py tells kinds of layers apart
             self.bench_offline(name, *dummy, "v3", "--num-layers", layers, "--kv-cache-memory-bytes", "4GiB",
-                               "--batch-size", "1,8", "--input-len", "1024", "--prefill-len", "4096", *each, "--repeats", "5")
+                               "--batch-size", "1,8", "--input-len", "1024", "--prefill-len", "4096", *flags, "--repeats", "5")
         self.bench_offline("v3-5-layers-fp8-32k", *v3, "--batch-size", "1,8,32,128", *long)
         sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *rest, "--temperature", "1"]
         self.bench_offline("v3-5-layers-fp8-sampled", *v3, *sampled)

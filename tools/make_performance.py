@@ -19,52 +19,12 @@ import sys
 import textwrap
 
 import document_figures
+from performance_texts import GOLDEN_NOTE, GPU, INTRODUCTION, NOTES, OFFLINE, RANDOM_SERVER, SERVE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
-WIDTH = 100
-
-INTRODUCTION = """\
-# Performance
-
-Made by `tools/make_performance.py` from `bench/results/`: every figure was measured by the command
-above it. To add one, run the command with `--json`, store what it prints in `bench/results/`, and
-run the tool again.
-"""
-
-OFFLINE = """\
-## The engine against the machine
-
-`fathom bench offline` times the engine on equal requests: *prefill* is prompt tokens per second
-until every request has its first token; *decode* is tokens per second in steps of the whole batch
-after that, EOS ignored; both are medians over the repeats.
-
-- *ms*: of a decode step. *GB*: bytes that it must read and write at least once: every weight that
-  is used (of each layer's experts as many as the last layer's router chose in the last step; in
-  results without *experts* as many as uniform draws are expected to choose, which random routers do
-  not reach) and the KV cache. Activations are not counted.
-- *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in
-  the same run (best of ten passes over at least 4 GiB, unless the command says otherwise). On a
-  shared machine that bandwidth changes by the minute, and with it the share: over 100 % says that
-  it rose after it was measured.
-- *sources*: the hash of what the engine was built from (`cmake -P cmake/source_hashes.cmake`); of
-  a server under load, the server's.
-- *of fp32 / BF16 / int8*: operations of the prefill (two to a multiply-add: matrices and attention)
-  per second, as shares of the fp32, BF16 and int8 peaks that the same threads reached in registers
-  in the same run; "-" where the CPU has no such instruction. 100 % of it is the most that any
-  program could do with these cores and that instruction: V2-Lite takes 4.6 10^9 operations for each
-  prompt token.
-"""
-
-SERVE = """\
-## A server under load
-
-`fathom bench serve` sends requests to an OpenAI-compatible server and times the streamed answers.
-Latencies are in milliseconds, median / p99: *TTFT* to the first token, *TPOT* per token after it,
-*ITL* between two events, *E2EL* to the end. The server ran on the same cores, as `fathom serve
-models/tiny-r1 --port 8123` with the flags of the label.
-"""
+WIDTH = document_figures.WIDTH
 
 
 def table(header, lines):
@@ -76,16 +36,6 @@ def wrapped(text):
     """Paragraphs of at most WIDTH columns."""
     return "\n\n".join(textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False)
                        for part in text.split("\n\n"))
-
-
-def shell(command):
-    """A command as a block, in lines that a shell takes for one."""
-    lines = ["    "]
-    for part in re.split(r" (?=-)(?=(?:[^']*'[^']*')*[^']*$)", command):  # an option with its value, quotes whole
-        if len(lines[-1] + part) > WIDTH - 3:
-            lines.append("      ")
-        lines[-1] += part + " "
-    return "\n".join(lines).replace(" \n", " \\\n").rstrip()
 
 
 def percent(share):
@@ -110,7 +60,7 @@ def provenance(result):
 
 def section(title, result, about, *tables):
     """One stored run: what it is, its command, what it ran on, what it measured."""
-    return "\n".join((title, "", shell(result["command"]), "", wrapped(provenance(result) + about), "", *tables))
+    return "\n".join((title, "", document_figures.shell(result["command"]), "", wrapped(provenance(result) + about), "", *tables))
 
 
 def offline_section(result):
@@ -134,15 +84,21 @@ def offline_section(result):
     return section(title, result, ", " + machine, table(header, lines))
 
 
-def gpu_offline_section(result):
+def contexts(result):
+    """What tells a result from another of the same model."""
+    lengths = list(dict.fromkeys(r["input_len"] for r in result["results"]))
+    return f"context{'s' if len(lengths) > 1 else ''} {', '.join(map(str, lengths))}"
+
+
+def gpu_offline_section(result, note=None):
     weights = result["weights"] + (", random" if result["load_format"] == "dummy" else "")
     title = (f"### {result['model']}, {result['num_layers']} layers, {weights} weights, ops {result['ops']}"
-             + (", sampled" if result.get("temperature") else ", greedy"))
+             + (", sampled, " if result.get("temperature") else ", greedy, ") + contexts(result))
     machine = (f"reads {result['read_bandwidth_gb_s']:.0f} GB/s; peaks in TFLOPS: BF16 {tera(result['bf16_peak_gflops'])}, "
                f"E4M3 {tera(result['fp8_peak_gflops'])}. Weights {result['weight_bytes'] / 1e9:.2f} GB, KV cache "
                f"{result['kv_cache']}, {result['output_len']} decode steps.")
     decode = [(r["batch_size"], r["input_len"], f"{r['decode_tokens_per_s']:.1f}", f"{r['decode_step_ms']:.2f}",
-               f"{r['experts_per_layer']:.1f}" if r.get("experts_per_layer") else "uniform",
+               f"{r['experts_per_layer']:.1f}" if r["experts_per_layer"] else "-",
                f"{r['unique_bytes_per_step'] / 1e9:.3f}", percent(r["bandwidth_share"]), f"{r['decode_floor_ms']:.2f}",
                percent(r["decode_floor_share"])) for r in result["results"]]
     prefill = [(r["input_len"], f"{r['prefill_tokens_per_s']:.0f}",
@@ -150,7 +106,7 @@ def gpu_offline_section(result):
                 f"{r['prefill_tokens_per_s'] * r['prefill_operations_per_token'] / 1e12:.0f}",
                 f"{r['prefill_floor_ms']:.1f}", percent(r["prefill_floor_share"]))
                for r in result["prefills"]]
-    return section(title, result, ", " + machine,
+    return section(title, result, ", " + machine + (f" {note}" if note else ""),
                    table(("batch", "context", "decode tok/s", "ms", "experts", "GB", "of bandwidth", "floor ms",
                           "of floor"), decode),
                    *(["", table(("prompt", "prefill tok/s", "ms", "TFLOPS", "floor ms", "of floor"), prefill)]
@@ -158,14 +114,15 @@ def gpu_offline_section(result):
 
 
 def serve_section(result):
-    title = ", ".join(filter(None, (f"### {result['model']}", result.get("label"), result["endpoint"])))
-    rate, limit = result["request_rate"], result["max_concurrency"]
+    rate, limit, label = result["request_rate"], result["max_concurrency"], result.get("label")
+    title = ", ".join(filter(None, (f"### {result['model']}", label, result["endpoint"], limit and not label and f"at most {limit} at a time")))
     load = (f"{result['completed']} requests ({result['failed']} failed), "
             + ("all at once" if rate == "inf" else f"{rate:g} a second")
             + ("" if limit is None else f", at most {limit} at a time")
             + (f", in talks of {result['turns']} turns with {result['think_time_s']:g} s between them" if "turns" in result else "")
             + (f"; {100 * result['cached_share']:.1f} % of prompt tokens were cached" if "turns" in result else "")
             + f"; {result['total_input_tokens']} prompt and {result['total_output_tokens']} output tokens.")
+    load += f" {RANDOM_SERVER}" if "--load-format dummy" in (label or "") else ""
     latencies = [f"{result[f'median_{name}_ms']:.1f} / {result[f'p99_{name}_ms']:.1f}"
                  for name in ("ttft", "tpot", "itl", "e2el")]
     good = f"{result['request_goodput']:.2f}" if "request_goodput" in result else "-"
@@ -173,46 +130,6 @@ def serve_section(result):
              f"{result['total_token_throughput']:.1f}", *latencies)]
     header = ("requests/s", "good/s", "output tok/s", "tok/s", "TTFT", "TPOT", "ITL", "E2EL")
     return section(title, result, ". " + load, table(header, lines))
-
-
-GPU = """\
-## On a GPU
-
-What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden comparisons, kernels
-beside the device's limits from the same run (medians of graph replays on random data; weights, and
-caches of attention, rotated past the L2: the activations of small steps lie in it, as they do in a
-step), and the engine (`fathom bench offline`). Of kernels only the paths that the engine takes
-stand here, and the library; other tiles and splits are in the JSON. *masked*: experts' tokens at
-fixed places, which the engine sorts instead; *any order*: without batch invariance. What names
-other CUDA sources than the op tests is of a call before.
-
-- *of read*, *of copy*, *of matrix*: shares of the bandwidth and of the tensor cores' peak that were
-  measured in the same run. Bytes are weights, activations and results, each once. Attention's rows
-  are of one token, where nothing else is said.
-- *by bf16*, *by blocks*, *by tensor*, *by SDPA*: how many times as fast as the library at the same
-  shape on the same machine, more than 1 being faster: cuBLASLt (its fastest of three algorithms) in
-  BF16, in FP8 with the same scales (blocks) and in FP8 with one scale per tensor, which is less
-  work; and PyTorch's scaled_dot_product_attention (`bench/sdpa_bench.py`: its fastest backend, on a
-  cache that is gathered already).
-- *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the
-  measured matrix peaks; *of floor*: its share of the measured time. *experts*: those that a step's
-  tokens chose, counted as above; "uniform" where a result has no count, and its floor is then too
-  high. Routers of random weights favour some experts, whether requests are greedy or sample
-  (*sampled*: at temperature 1, each with a seed of its own, the time of sampling included): a
-  trained model of this shape reads more a step.
-"""
-
-
-GOLDEN_NOTE = """\
-Logits against transformers in float32, relative error: of prompts (largest and median) and of the
-median position. All but tiny-r1 are random: rounding turns their untrained routers, and a turned
-expert changes a position's logits by some 10 % or more, whoever rounds. How far transformers itself
-gets in bfloat16 from itself in float32 stands below (`tests/golden/rounded_transformers.json`, on a
-CPU; for cuda-fp8 with activations quantised to E4M3 too). `tools/gpu_check.sh` fails if tiny-r1
-leaves its limit, or if the median position of any checkpoint is off by more than twice what
-transformers loses. The limit is that of `fathom verify` for these ops and this cache. *Beyond* it:
-the largest error is, which a turned expert suffices for.
-"""
 
 
 def read_yardstick():
@@ -250,6 +167,14 @@ def golden_part(golden):
             table(("checkpoint", "activations", "prompts: largest / median", "median position"), theirs)]
 
 
+def sanitized(name, check):
+    """Which tests a sanitizer ran, where these are not all."""
+    if not check["left_out"]:
+        return wrapped(f"{name}: of the tests `{check['of']}` alone: those of the portable kernels, and of ranks that share one GPU.") + "\n"
+    left_out = ", ".join(f"`{name}`" for name in check["left_out"])
+    return wrapped(f"{name}: of the tests `{check['of']}`, without {left_out}: {check.get('why', 'reason not recorded')}.") + "\n"
+
+
 def gpu_tests(record):
     ops = record["op_tests"]
     failures = [name for names in record["failures"].values() for name in names]
@@ -283,8 +208,7 @@ def gpu_tests(record):
     if checks:
         parts += [table(("compute-sanitizer", "tests", "exit code", "verdict"),
                         [(name, c.get("tests", ""), c["exit_code"], re.sub("[A-Z]+ SUMMARY: ", "", c["summary"])) for name, c in checks.items()])]
-        parts += [wrapped(f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}: {c.get('why', 'reason not recorded')}.") + "\n"
-                  for name, c in checks.items() if c.get("left_out")]
+        parts += [sanitized(name, c) for name, c in checks.items() if c.get("left_out") or c.get("of", "*") != "*"]
     if record.get("sdpa") is False:
         parts += ["PyTorch was not installed: its attention was not timed.", ""]
     return "\n".join(parts)
@@ -300,12 +224,25 @@ def taken(results):
             and entry["name"].removesuffix(" auto") not in by_engine]
 
 
+def with_copy_shares(result, entries):
+    """Those of passes over memory, where the copy of the same run is stored."""
+    copy = next((entry.get("copy_GB/s") for entry in result.get("results", []) if entry["name"] == "limits"), None)
+    return [{**entry, "share_of_copy": entry["GB/s"] / copy} if copy and entry["name"].startswith("quantize") else entry
+            for entry in entries]
+
+
+def copy_rates():
+    """Least and most of what results on an H200 have."""
+    found = re.findall(r'"copy_GB/s": ([\d.]+)', "".join(path.read_text() for path in (RESULTS / "h200").glob("*.json")))
+    return f"{min(map(float, found)):.0f} to {max(map(float, found)):.0f}"
+
+
 def gpu_bench(name, result):
     results = result.get("results") or [{"name": key, **value} for key, value in result.items()
                                         if isinstance(value, dict)]
     limits = [f"{key.replace('_', ' ')} {value:g}" for entry in results if entry["name"] == "limits"
               for key, value in entry.items() if key != "name"]
-    results = taken([entry for entry in results if entry["name"] != "limits"])
+    results = with_copy_shares(result, taken([entry for entry in results if entry["name"] != "limits"]))
     columns = list(dict.fromkeys(key for entry in results for key in entry if key not in ("name", "refused", "default_split")))
     digits = lambda number: f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
     cell = lambda value: "" if value is None else digits(value) if isinstance(value, (int, float)) else str(value)
@@ -313,25 +250,15 @@ def gpu_bench(name, result):
     titles = [column.replace("times_cublaslt_", "by ").replace("fp8_", "").replace("times_sdpa", "by SDPA").replace("share_", "").replace("_", " ") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
     about += f" Limits in the same run: {', '.join(limits)}." if limits else ""
+    if not limits and "share_of_copy" in columns:
+        about += f" The rate of the copy that *of copy* is a share of was not stored; other benches here had {copy_rates()} GB/s."
+    about += f" {NOTES[name]}" if name in NOTES else ""
     return "\n".join((f"### {name}", "", wrapped(about), "", table(("", *titles), lines)))
 
 
-def layer_kinds(results):
-    """V3's step by kinds of layers: what models with more of a kind take longer."""
-    models = [results[name] for name in ("v3-1-layers-fp8", "v3-3-layers-fp8", "v3-5-layers-fp8-1k")]
-    rate, lines = models[-1]["read_bandwidth_gb_s"], []
-    for batch in (1, 8):
-        steps = [next(r for r in model["results"] if (r["batch_size"], r["input_len"]) == (batch, 1024)) for model in models]
-        # Not of their medians: what a host sees of single steps jumps, and differences are small.
-        milliseconds = [1e3 * batch / step["decode_tokens_per_s"] for step in steps]
-
-        def kinds(values):
-            one, three, five = values
-            dense = (three - one) / 2
-            return one - dense, dense, (five - three) / 2
-
-        lines += [(batch, kind, f"{ms:.3f}", f"{size / 1e9:.3f}", percent(size / 1e6 / rate / ms)) for kind, ms, size in
-                  zip(("head and sampling", "dense layer", "layer with experts"), kinds(milliseconds), kinds(step["unique_bytes_per_step"] for step in steps))]
+def layer_kinds():
+    lines = [(batch, kind, f"{ms:.3f}", f"{size / 1e9:.3f}", percent(share))
+             for batch, kind, ms, size, share in document_figures.kinds_of_layers()]
     about = ("Decode steps of V3's shape with a context of 1024: differences between those of 1, 3 and 5 layers "
              f"(`v3-1-layers-fp8`, `v3-3-layers-fp8`, `v3-5-layers-fp8-1k`), of which the first three are dense. *of bandwidth*: bytes at the rate of reading.")
     return "\n".join(("### V3's layers by kind", "", wrapped(about), "", table(("batch", "", "ms", "GB", "of bandwidth"), lines)))
@@ -345,13 +272,13 @@ def gpu_sections():
     parts = [gpu_tests(results.pop("tests"))]
     for name, result in results.items():
         if result.get("benchmark") == "offline":
-            parts.append((gpu_offline_section if "cuda_driver" in result else offline_section)(result))
+            parts.append(gpu_offline_section(result, NOTES.get(name)))
         elif result.get("benchmark") == "serve":
             parts.append(serve_section(result))
         else:
             parts.append(gpu_bench(name, result))
     if "v3-1-layers-fp8" in results:
-        parts.append(layer_kinds(results))
+        parts.append(layer_kinds())
     return parts
 
 
@@ -371,6 +298,12 @@ def read_results():
             reason = f"has no {error}" if isinstance(error, KeyError) else error
             sys.exit(f"{path.relative_to(ROOT)}: {reason}: store what `fathom bench ... --json` prints")
     return results
+
+
+def repeated_headings(page):
+    """Those that stand more than once: of these a link finds the first alone."""
+    headings = re.findall(r"^#+ (.+)$", page, re.M)
+    return [heading for heading in dict.fromkeys(headings) if headings.count(heading) > 1]
 
 
 def make_page():
@@ -398,7 +331,11 @@ def written():
     texts, problems = document_figures.documents()
     if problems:
         sys.exit("\n".join(problems))
-    return {PAGE: make_page(), **{ROOT / name: text for name, text in texts.items()}}
+    page = make_page()
+    if repeated := repeated_headings(page):
+        sys.exit("docs/performance.md: headings that stand more than once: " + "; ".join(repeated)
+                 + ": let tools/make_performance.py put into them what tells these results apart")
+    return {PAGE: page, **{ROOT / name: text for name, text in texts.items()}}
 
 
 def main():
@@ -411,6 +348,8 @@ def main():
         return say_stored()
     if arguments.canary:
         reason = document_figures.canary()
+        if repeated_headings("# a\n## b, c\ntext\n### b\n## b, c\n") != ["b, c"]:
+            reason = "a heading that stands twice was not found"
         return sys.exit(f"the check of figures is broken: {reason}") if reason else None
     pages = written()
     others = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]

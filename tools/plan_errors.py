@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """`fathom plan`'s predictions beside all results that are stored of whole models on GPUs.
 
-Prints a line for each, and a summary, which --write puts into docs/plan.md. --fit finds the shares of a GPU's rates that
-fathom's kernels reach, and puts them into apps/plan/gpu_types/h200.json: from the results of one GPU alone, so that those
-of several are predicted.
+Prints a line for each, and a summary, which --write puts into docs/plan.md. --fit puts the rates that bench/results/ has
+into apps/plan/gpu_types/h200.json, and then the shares of them that fathom's kernels reach, which it finds: from the
+results of one GPU alone, so that those of several are predicted. --rates only compares these rates with bench/results/,
+for which no binary is needed.
 """
 import argparse
 import concurrent.futures
@@ -25,6 +26,8 @@ PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- tools/plan_errors.py --write -->\n", "<!-- end -->\n"
 PUBLISHED = 512_000  # by vLLM, of R1 in FP8 with latents in BF16
 FITTED_BY = "tools/plan_errors.py --fit"
+MODEL, PEERS, MORE_PEERS = "h200/v3-5-layers-fp8.json", "h200-x2/peer_ops.json", "h200-x4/peer_ops.json"
+SMALL_BYTES = 72 * 7168 * 2  # what 73 tokens have more than one: V3's channels in BF16
 
 
 @dataclass
@@ -57,6 +60,34 @@ class Case:
 
 def load(name):
     return json.loads((ROOT / "bench" / "results" / name).read_text())
+
+
+def recorded_rates():
+    """Of each rate of h200.json that bench/results/ has: name, value, command, and where it stands."""
+    model = load(MODEL)
+    for name, key in (("read_bytes_per_s", "read_bandwidth_gb_s"), ("bf16_operations_per_s", "bf16_peak_gflops"),
+                      ("fp8_operations_per_s", "fp8_peak_gflops")):
+        yield name, 1e9 * model[key], model["command"], f"bench/results/{MODEL}, {key}"
+    threads = "h200-x2/rank_threads_times.json"
+    yield ("peer_bytes_per_s", 1e9 * load(threads)["read_peer_528_blocks_gb_s"], "rank_threads_bench times",
+           f"bench/results/{threads}, read_peer_528_blocks_gb_s")
+    two, four = ({r["name"]: r for r in load(name)["results"]} for name in (PEERS, MORE_PEERS))
+    more = lambda of, tokens: 1e-6 * of[f"all_reduce_norm of {tokens} tokens"]["more_us"]
+    small = statistics.fmean(more(two, tokens) for tokens in (1, 2, 4, 8, 16))
+    for name, value, where in (
+            ("small_all_reduce_s", small, f"{PEERS}, all_reduce_norm of 1 to 16 tokens: more_us, the mean"),
+            ("small_all_reduce_s_per_peer", (more(four, 1) - small) / 2, f"{MORE_PEERS}, half of: more_us of 1 token less small_all_reduce_s"),
+            ("small_all_reduce_s_per_byte", (more(two, 73) - more(two, 1)) / SMALL_BYTES,
+             f"{PEERS}, more_us of 73 tokens less that of 1 token / {SMALL_BYTES} bytes"),
+            ("barrier_s", 1e-6 * two["barrier"]["us"], f"{PEERS}, barrier")):
+        yield name, value, "peer_ops_bench", f"bench/results/{where}"
+
+
+def with_recorded_rates(stored):
+    """What h200.json should be, its fitted shares aside."""
+    rates = {name: {"value": float(f"{value:.6g}"), "command": command, "stored": where}
+             for name, value, command, where in recorded_rates()}
+    return {**stored, "figures": {**stored["figures"], **rates}}
 
 
 def cases():
@@ -97,7 +128,7 @@ def errors(binary, of, figures):
 
 def fit(binary):
     """Multiplies one share after the other as long as that lowers the mean square of the logarithms' errors."""
-    stored = json.loads(FIGURES.read_text())
+    stored = with_recorded_rates(json.loads(FIGURES.read_text()))
     shares = {name: figure["value"] for name, figure in stored["figures"].items() if figure["command"] == FITTED_BY}
     of = [case for case in cases() if case.layout == "1" and not case.gpu]
 
@@ -149,7 +180,13 @@ def main():
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true", help="print nothing, but fail if docs/plan.md says otherwise")
+    parser.add_argument("--rates", action="store_true", help="fail if h200.json has other rates than bench/results/, and no more")
     options = parser.parse_args()
+    figures = json.loads(FIGURES.read_text())
+    if (options.rates or options.check) and figures != with_recorded_rates(figures):
+        sys.exit("apps/plan/gpu_types/h200.json has other rates than bench/results/: tools/plan_errors.py --fit, then build, then --write")
+    if options.rates:
+        return
     if options.fit:
         fit(options.binary)
     of = cases()

@@ -30,10 +30,11 @@ LAYOUTS = {2: ["1", "tp 2", "pp 2", "dp 2 + ep", "dp 2", "pp 2, BF16 residual"],
 MEASURED = {2: ["1", "tp 2", "pp 2", "dp 2 + ep"], 4: ["1", "tp 4", "dp 4 + ep", "pp 2 tp 2"]}
 STAGES = "v3-7-layers-fp8"  # whose stages have layers alike
 SHAPE = ["--input-len", "1024,8192", "--prefill-len", "4096,16384", "--output-len", "24", "--repeats", "1", "--prefill-chunk", "4096",
-         "--max-num-batched-tokens", "8192", "--max-model-len", "20480", "--synthetic-routing", "uniform", "--read-bytes", "2GiB"]
+         "--max-num-batched-tokens", "8192", "--max-model-len", "20480", "--read-bytes", "2GiB"]
 # Differences of one and three layers are a dense layer, of three and five a layer of experts.
 MODELS = {"v2-lite-fp8": ["v2-lite-fp8"], "v2-lite-bf16": ["v2-lite-bf16"],
           "v3": ["v3-5-layers-fp8", STAGES, "v3-3-layers-fp8", "v3-1-layers-fp8"]}
+DENSE = ("v3-3-layers-fp8", "v3-1-layers-fp8")  # which draw no experts: --synthetic-routing is refused
 V3_DENSE, V3_EXPERTS = 3, 58  # layers
 
 
@@ -106,13 +107,14 @@ class RanksRecorder(Recorder):
         for shape in MODELS[part]:
             preset, dtype = shape.split("-fp8")[0].split("-bf16")[0], shape.rsplit("-", 1)[1]
             what = ["--config-preset", "v3", "--num-layers", preset.split("-")[1]] if part == "v3" else ["--config-preset", preset, "--dtype", dtype]
+            routing = [] if shape in DENSE else ["--synthetic-routing", "uniform"]
             for layout in self.measured:
                 if part == "v3" and layout != "1" and ("pp" in layout) != (shape == STAGES):
                     continue
                 batches = [size(layout, "dp") * each for each in (1, 8, 32, 128 * size(layout, "pp"))]  # full steps of all stages at last
                 code, out = self.run(f"{shape}, {layout}", [
                     self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", "--load-format", "dummy", *what, *flags(layout),
-                    "--batch-size", ",".join(map(str, batches)), *SHAPE], 120)
+                    "--batch-size", ",".join(map(str, batches)), *SHAPE, *routing], 120)
                 lines = [line for line in out.splitlines() if line.startswith("{")]
                 if code != 0 or not lines:
                     continue

@@ -14,6 +14,7 @@ tools/check_layering.py
 tools/check_sizes.py --canary
 tools/check_sizes.py
 python3 tests/mutants/run.py --check
+tools/plan_errors.py --rates
 tools/make_performance.py --canary
 tools/make_performance.py --check
 git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror

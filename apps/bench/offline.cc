@@ -306,8 +306,11 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
       .add_option(
           "--synthetic-routing", options->engine.synthetic_routing,
           "Draw each token's experts at random in the router's stead: uniform, zipf, or a "
-          "file with a line of the experts' shares for each MoE layer. Random weights route "
-          "nearly all tokens alike")
+          "file with the experts' shares, a line for each layer with experts or one line for all. "
+          "Random weights route nearly all tokens alike")
+      ->check([](const std::string& name) {
+        return name.empty() ? "it is empty: say uniform, zipf or a file, or leave it out" : "";
+      })
       ->group(group);
   command
       .add_option("--synthetic-acceptance", options->engine.synthetic_acceptance,

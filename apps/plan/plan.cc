@@ -244,18 +244,27 @@ void AddHostCount(CLI::App& command, PlanOptions& o, const char* group) {
 
 void AddWhichLayouts(CLI::App& command, PlanOptions& o) {
   const char* group = "Layout";
-  auto* gpus =
-      command
-          .add_option(
-              "--gpus", o.gpus,
-              "GPUs of each host: all layouts of them are predicted; the sizes below ask for one "
-              "layout instead")
-          ->check(CLI::Range(1, kMostGpusOfHost))
-          ->capture_default_str()
-          ->group(group);
+  command
+      .add_option("--gpus", o.gpus,
+                  "GPUs of each host: all layouts of them are predicted; the sizes below ask for "
+                  "one layout instead")
+      ->check(CLI::Range(1, kMostGpusOfHost))
+      ->capture_default_str()
+      ->group(group);
   AddHostCount(command, o, group);
   AddLayoutFlags(command, &o.engine.layout, group);
-  for (const char* flag : kLayoutFlags) gpus->excludes(command.get_option(flag));
+}
+
+// Whether one layout is asked for, and not all of so many GPUs.
+Result<bool> AsksForOne(const CLI::App& command) {
+  const auto* flag =
+      std::ranges::find_if(kLayoutFlags, [&](const char* name) { return command.count(name) > 0; });
+  if (flag == std::end(kLayoutFlags)) return false;
+  if (command.count("--gpus") == 0) return true;
+  return InvalidArgument(
+      "--gpus asks for all layouts of so many GPUs, {} for a single one, of as many GPUs as its "
+      "sizes make: leave one of the two out",
+      *flag);
 }
 
 void AddShapeFlags(CLI::App& command, PlanOptions& o) {
@@ -320,8 +329,7 @@ void AddPlan(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->group("Engine");
   OnRun(*command, exit_code, [command, options, &exit_code]() -> Status {
-    options->one_layout = std::ranges::any_of(
-        kLayoutFlags, [&](const char* flag) { return command->count(flag) > 0; });
+    options->one_layout = TRY(AsksForOne(*command));
     options->network_said =
         command->count("--network-bandwidth") > 0 && command->count("--network-latency") > 0;
     const PlanReport report = TRY(MakeReport(*options));

@@ -330,10 +330,30 @@ def test_offline_with_experts_drawn_at_random(tmp_path):
     table = run("offline", MODEL, "--synthetic-routing", shares, *args).stdout.splitlines()
     ends = table[-3].index("distinct") + len("distinct")
     assert table[-1][:ends].split()[-1] == str(topk)
-    shares.write_text("1 2 three\n")
-    for wrong, sentence in (("even", "uniform, zipf or a file"), (shares, "line 1 has something else than numbers")):
-        done = run("offline", MODEL, "--synthetic-routing", wrong, *args)
-        assert done.returncode == 1 and sentence in done.stderr, done.stderr
+
+
+def test_offline_refuses_synthetic_routing_that_does_not_fit(tmp_path):
+    config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
+    layer = " ".join(["1"] * config["n_routed_experts"]) + "\n"
+    layers = config["num_hidden_layers"] - config["first_k_dense_replace"]
+    args = ("--output-len", 4, "--read-bytes", "16MiB")
+    shares = tmp_path / "shares.txt"
+    for text, sentence in (("1 2 three\n", "line 1 has something else than numbers"),
+                           ("1 2\n", f"line 1 has 2 shares: a layer of the model has {config['n_routed_experts']} experts"),
+                           (layer * (layers + 1), f"{layers + 1} lines of shares: {layers} layers of the model have experts; "
+                                                  "write a line for each of them, or one line for all")):
+        shares.write_text(text)
+        done = run("offline", MODEL, "--synthetic-routing", shares, *args)
+        assert done.returncode == 1 and f"--synthetic-routing {shares}: {sentence}" in done.stderr, done.stderr
+    shares.write_text(layer.replace("1", "0"))
+    done = run("offline", MODEL, "--synthetic-routing", shares, *args)
+    assert done.returncode == 1 and f"{shares}: --synthetic-routing: shares are numbers from 0" in done.stderr, done.stderr
+    done = run("offline", MODEL, "--synthetic-routing", "even", *args)
+    assert done.returncode == 1 and "uniform, zipf or a file" in done.stderr, done.stderr
+    done = run("offline", MODEL, "--synthetic-routing", "", *args)
+    assert done.returncode != 0 and "say uniform, zipf or a file, or leave it out" in done.stderr, done.stderr
+    done = run("offline", MODEL, "--load-format", "dummy", "--num-layers", 1, "--synthetic-routing", "uniform", *args)
+    assert done.returncode == 1 and "uniform: no layer of the model has experts" in done.stderr, done.stderr
 
 
 def test_random_weights_are_served_with_a_folders_tokenizer():

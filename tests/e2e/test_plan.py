@@ -176,7 +176,9 @@ def test_what_does_not_fit_is_said():
     [
         ([], "say which model: its folder, or --config-preset, and not both"),
         ([MODEL, "--config-preset", "v3"], "say which model: its folder, or --config-preset, and not both"),
-        (["--config-preset", "v3", "--gpus", 2, "--tp", 2], "--gpus excludes --tensor-parallel-size"),
+        (["--config-preset", "v3", "--gpus", 2, "--tp", 2],
+         "--gpus asks for all layouts of so many GPUs, --tensor-parallel-size for a single one, of as many GPUs as its sizes make: "
+         "leave one of the two out"),
         (["--config-preset", "v3", "--nnodes", 2, "--tp", 3],
          "--nnodes 2: 3 ranks cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied must be a multiple of it"),
         (["--config-preset", "v3", "--network-latency", 2],
