@@ -231,10 +231,6 @@ def of_products():
             percent(grouped("32 masked M 8 N 7168 K 2048 auto", "share_of_read"))])
     yield (page, "gate and up take {} us, `down` {}",
            [digits(grouped("66 uneven silu M 32768 N 2816 K 2048 auto")), digits(grouped("66 uneven M 32768 N 2048 K 1408 auto"))])
-    masked = lambda n, k: digits(grouped(f"8 masked M 64 N {n} K {k} auto"))
-    sorted_rate = lambda n, k: digits(grouped(f"8 sorted M 4096 N {n} K {k} auto", "TFLOPS"))
-    yield (page, "N 4096, K 7168 {} us beside 64.2, N 7168, K 2048 {} beside 37.6; of 4096 tokens each {} TFLOPS beside 1393, and {} beside",
-           [each(*shape) for each in (masked, sorted_rate) for shape in ((4096, 7168), (7168, 2048))])
     for n in (576, 1536, 2112, 4096):
         yield (page, f"| {n} | {{}}, {{}} | {{}}, {{}} |",
                [digits(kernel("fp8_gemm_chains", f"dense M {m} N {n} K 7168 {sums}")) for m in (1024, 4096) for sums in ("auto", "not invariant")])
