@@ -91,6 +91,10 @@ NOTES = {
               "4.5 TB/s.",
     **{f"v3-{layers}-layers-fp8": "All its layers are dense: `--synthetic-routing` changed nothing, and is refused today where there is "
                                   "nothing to draw." for layers in (1, 3)},
+    "v3-5-layers-fp8": "Three dense layers and two with experts; what a further one of either kind takes says the table of V3's layers by "
+                       "kind.",
+    "v3-5-layers-fp8-1k": "Prompts get slower from repeat to repeat (`prefill_runs` in the JSON has each), as large products are at the "
+                          "chip's power limit and its clock falls: compare prompts of one result, or of as many repeats.",
     **{f"v2-lite-{dtype}-32k": "128 requests are missing: their latents in BF16 would be 130 GB, of 150 GB that the GPU has for weights, "
                                "cache and work space together." for dtype in ("bf16", "fp8")},
 }
